@@ -1,0 +1,142 @@
+#include "engine/rank_loop.h"
+
+#include "base/log.h"
+
+namespace tandem {
+namespace {
+
+LatentFormat FormatOf(KvFormat format) {
+  return format == KvFormat::kFp32 ? LatentFormat::kFp32 : LatentFormat::kBf16;
+}
+
+std::vector<LatentCache> CachesOf(const RankSetup& setup) {
+  const ModelConfig& config = setup.weights->config();
+  const int64_t slot_bytes = (config.kv_lora_rank + config.qk_rope_head_dim) *
+                             static_cast<int64_t>(BytesOf(FormatOf(setup.options.kv_format)));
+  std::vector<LatentCache> caches;
+  for (int64_t layer = 0; layer < setup.weights->num_layers(); ++layer) {
+    caches.push_back({setup.kv->layer(layer), slot_bytes, setup.options.block_size});
+  }
+  return caches;
+}
+
+}  // namespace
+
+RankLoop::RankLoop(const RankSetup& setup)
+    : setup_(setup),
+      layout_(setup.weights->layout()),
+      leader_(layout_.attn_rank(setup.rank) == 0),
+      world_(setup.world->world(setup.rank)),
+      group_(setup.world->group(setup.rank)),
+      team_(setup.num_threads, setup.spin),
+      inputs_(setup.limits, layout_, setup.rank, setup.options.num_draft_tokens) {
+  const EngineOptions& options = setup.options;
+  model_ = std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits,
+                                       FormatOf(options.kv_format), CachesOf(setup), world_, group_);
+  rank_step_ = std::make_unique<RankStep>(
+      *model_, inputs_, setup.limits, static_cast<int32_t>(setup.weights->config().vocab_size),
+      options.num_draft_tokens, setup.num_threads, group_);
+  if (!leader_) return;
+  scheduler_.emplace(
+      SchedulerOptions{options.context_length, options.block_size, options.max_num_seqs,
+                       options.chunked_prefill_size, options.num_draft_tokens},
+      setup.num_blocks);
+  PublishStatus(step_);
+}
+
+Status RankLoop::Run() {
+  const Status status = RunSteps();
+  if (!status.ok()) setup_.world->Abort(status);
+  if (leader_) {
+    DrainMailbox();
+    scheduler_->EndAll(status.ok() ? FinishReason::kCancelled : FinishReason::kError,
+                       status.message());
+    PublishStatus(step_);
+  }
+  return status;
+}
+
+Status RankLoop::RunSteps() {
+  std::vector<StepRecord> records(layout_.tp_size());
+  while (true) {
+    std::vector<std::byte> message;
+    if (leader_) message = Propose().Serialize();
+    RETURN_IF_ERROR(group_.Broadcast({"plan"}, 0, message));
+    StepPlan plan = StepPlan::Deserialize(message);
+    const StepRecord record =
+        MakeRecord(plan, commit_hash_, setup_.options.num_draft_tokens,
+                   setup_.options.max_step_rows, layout_, setup_.rank);
+    RETURN_IF_ERROR(world_.AllGather({"record"}, &record, sizeof record, records.data()));
+    ASSIGN_OR_RETURN(const GroupPlan group,
+                     Agree(records, layout_, setup_.options.max_step_rows));
+    if (group.stop) return Status();
+    if (group.any_work) {
+      RETURN_IF_ERROR(Step(std::move(plan), group));
+    } else {
+      setup_.shared->doorbell.wait(group.doorbell);
+    }
+  }
+}
+
+void RankLoop::DrainMailbox() {
+  std::vector<std::pair<GenerationRequest, EventSink>> requests;
+  std::vector<uint64_t> cancels;
+  {
+    const std::lock_guard lock(setup_.mailbox->mutex);
+    requests.swap(setup_.mailbox->requests);
+    cancels.swap(setup_.mailbox->cancels);
+  }
+  for (auto& [request, sink] : requests) scheduler_->Add(std::move(request), std::move(sink));
+  for (const uint64_t id : cancels) scheduler_->Cancel(id);
+}
+
+StepPlan RankLoop::Propose() {
+  // Read first: whoever rings after this wakes the ranks that sleep on this value.
+  const uint32_t doorbell = setup_.shared->doorbell.load();
+  const bool stop = setup_.shared->stop.load();
+  DrainMailbox();
+  StepPlan plan = scheduler_->Propose(step_);
+  plan.doorbell = doorbell;
+  plan.stop = stop;
+  return plan;
+}
+
+Status RankLoop::Step(StepPlan plan, const GroupPlan& group) {
+  plan.Truncate(group.max_prompt_rows);
+  inputs_.Fill(plan, group);
+  Program program;
+  rank_step_->Record(program, group.k_draft);
+  RETURN_IF_ERROR(program.Run(team_, setup_.options.hooks.row_tracer));
+  commit_hash_ = rank_step_->CommitHash(commit_hash_);
+  StepObservation observation;
+  if (leader_) {
+    scheduler_->Commit(plan,
+                       {{rank_step_->sampled(), static_cast<size_t>(inputs_.num_head_rows())},
+                        {rank_step_->drafts(),
+                         static_cast<size_t>(inputs_.num_draft_rows()) * kMaxDraftTokens}},
+                       step_);
+    PublishStatus(step_ + 1);
+    observation.blocks_in_use = scheduler_->pool().num_blocks() - scheduler_->pool().num_free();
+  }
+  if (setup_.options.hooks.on_step) {
+    observation.rank = setup_.rank;
+    observation.step = step_;
+    observation.plan = group;
+    observation.num_operations = program.num_operations();
+    observation.num_collectives = program.num_collectives();
+    if (setup_.options.hooks.trace_collectives) {
+      observation.collectives = setup_.world->TakeTrace(setup_.rank);
+    }
+    setup_.options.hooks.on_step(observation);
+  }
+  ++step_;
+  return Status();
+}
+
+void RankLoop::PublishStatus(int64_t steps) {
+  const std::lock_guard lock(setup_.mailbox->mutex);
+  setup_.mailbox->status = scheduler_->status();
+  setup_.mailbox->steps = steps;
+}
+
+}  // namespace tandem

@@ -1,0 +1,113 @@
+// The feed-forward half of a decoder layer (MODEL.md 2.4, DESIGN 4 and 7): residual, norm and router on the row's owner;
+// dense columns and whole experts of every rank on all replicas' rows.
+#include "model/rank_model.h"
+
+namespace tandem {
+
+// x_ += attention; the normed rows and their choice of experts into the gathered buffer.
+void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const RowBatch& batch) {
+  const LayerCommon& common = weights_.common(layer);
+  const int l = static_cast<int>(layer);
+  const int64_t hidden = config_.hidden_size;
+  program.Add(
+      {"attn_residual", l, pass},
+      [=, this, &common](const Worker& worker) {
+        const std::vector<const float*> pieces = PiecesOf(*group_pieces_, group_.size());
+        const int64_t first = batch.world_begin[rank_];
+        const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          AddPieces(pieces, hidden, hidden, /*two_sums=*/false, i, x_.row(i));
+          RmsNorm(x_.row(i), common.post_attention_norm.data(), hidden,
+                  static_cast<float>(config_.rms_norm_eps), WorldRow(first + i));
+        }
+      },
+      TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));
+  if (!config_.IsMoeLayer(layer)) return;
+  program.Add({"router", l, pass}, [=, this, &common](const Worker& worker) {
+    Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_}, OwnRows(batch).size(),
+           router_logits_, worker);
+  });
+  RouterChoice choice;
+  choice.num_experts = static_cast<int>(config_.n_routed_experts);
+  choice.num_groups = static_cast<int>(config_.n_group);
+  choice.top_groups = static_cast<int>(config_.topk_group);
+  choice.top_k = static_cast<int>(config_.num_experts_per_tok);
+  choice.normalize = config_.norm_topk_prob;
+  choice.scale = static_cast<float>(config_.routed_scaling_factor);
+  choice.bias = common.router_bias.data();
+  program.Add({"choose_experts", l, pass}, [=, this](const Worker& worker) {
+    const Range own = OwnRows(batch);
+    const Range rows = RowsOfWorker(own.size(), worker);
+    for (int64_t i = rows.begin; i < rows.end; ++i) {
+      const int64_t row = batch.world_begin[rank_] + i;
+      if (batch.rows[own.begin + i].active) {
+        ChooseExperts(choice, router_logits_.row(i), ExpertIds(row), ExpertWeightsOf(row));
+      } else {
+        std::fill_n(ExpertIds(row), choice.top_k, -1);
+      }
+    }
+  });
+}
+
+// The rank's experts over all gathered rows, into the first half of its pieces.
+void RankModel::RecordExperts(Program& program, int64_t layer, int pass, const RowBatch& batch) {
+  const FfnShard& shard = weights_.ffn(layer, rank_);
+  const int l = static_cast<int>(layer);
+  const OutputRows pieces{reinterpret_cast<float*>(world_pieces_->local()), 2 * config_.hidden_size};
+  program.Add({"group_experts", l, pass}, [=, this, &shard](const Worker& worker) {
+    if (worker.thread != 0) return;
+    GroupByExpert(ExpertIds(0), ExpertWeightsOf(0), world_stride_, AllRows(batch),
+                  static_cast<int>(config_.num_experts_per_tok), shard.expert_range, groups_);
+  });
+  program.Add({"experts_up", l, pass}, [=, this, &shard](const Worker& worker) {
+    ExpertsGateUp(shard.experts, groups_, {world_rows_data_, world_stride_}, expert_activations_,
+                  worker);
+  });
+  program.Add({"experts_down", l, pass}, [=, this, &shard](const Worker& worker) {
+    ExpertsDown(shard.experts, shard.expert_bounds, groups_, expert_activations_, AllRows(batch),
+                config_.hidden_size, pieces, worker);
+  });
+}
+
+void RankModel::RecordFfn(Program& program, int64_t layer, int pass, const RowBatch& batch) {
+  const FfnShard& shard = weights_.ffn(layer, rank_);
+  const int l = static_cast<int>(layer);
+  const int64_t hidden = config_.hidden_size;
+  const bool moe = config_.IsMoeLayer(layer);
+  const bool mlp = !moe || config_.n_shared_experts > 0;
+  const bool two_sums = moe && mlp;
+  RecordRouter(program, layer, pass, batch);
+  program.AddCollective({"gather_ffn", l, pass}, [=, this] {
+    return world_.GatherRows({"ffn", l * 16 + pass}, *world_rows_, world_stride_ * sizeof(float),
+                             batch.world_begin);
+  });
+  if (moe) RecordExperts(program, layer, pass, batch);
+  if (mlp) {
+    float* pieces = reinterpret_cast<float*>(world_pieces_->local()) + (moe ? hidden : 0);
+    program.Add({"mlp_up", l, pass}, [=, this, &shard](const Worker& worker) {
+      GateUp(shard.mlp.gate, shard.mlp.up, {world_rows_data_, world_stride_}, AllRows(batch),
+             mlp_activations_, worker);
+    });
+    program.Add({"mlp_down", l, pass}, [=, this, &shard](const Worker& worker) {
+      MatmulSegments(shard.mlp.down, shard.mlp.down_bounds,
+                     {mlp_activations_.data, mlp_activations_.stride}, AllRows(batch),
+                     {pieces, 2 * hidden}, worker);
+    });
+  }
+  program.AddCollective({"collect_ffn", l, pass}, [=, this] {
+    return world_.CollectRows({"experts", l * 16 + pass}, *world_pieces_, world_piece_bytes_,
+                              batch.world_begin);
+  });
+  program.Add(
+      {"ffn_residual", l, pass},
+      [=, this](const Worker& worker) {
+        const std::vector<const float*> pieces = PiecesOf(*world_pieces_, world_.size());
+        const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          AddPieces(pieces, 2 * hidden, hidden, two_sums, i, x_.row(i));
+        }
+      },
+      TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));
+}
+
+}  // namespace tandem

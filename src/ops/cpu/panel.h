@@ -1,0 +1,74 @@
+// The inner kernel of all matrix products: some rows times one packed panel, in registers. Only for sources in ops/cpu.
+#pragma once
+
+#include "ops/cpu/simd.h"
+#include "ops/matmul.h"
+
+namespace tandem {
+
+// Rows per pass over a panel: 6 rows x 2 registers of sums, 2 of weights and 1 broadcast fill AVX2's 16 registers.
+inline constexpr int kTileRows = 6;
+
+// sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending.
+template <int R, typename W>
+inline void PanelChain(const W* panel, int64_t k_begin, int64_t k_end, const float* const* x,
+                       Vec16* sum) {
+  Vec16 acc[R];
+  for (int i = 0; i < R; ++i) acc[i] = sum[i];
+  for (int64_t k = k_begin; k < k_end; ++k) {
+    const Vec16 w = Vec16::Load(panel + k * kPanel);
+    for (int i = 0; i < R; ++i) acc[i] = Fma(Vec16::Broadcast(x[i][k]), w, acc[i]);
+  }
+  for (int i = 0; i < R; ++i) sum[i] = acc[i];
+}
+
+// The same for a number of rows known only at run time, 1..kTileRows.
+template <typename W>
+inline void PanelChain(int rows, const W* panel, int64_t k_begin, int64_t k_end,
+                       const float* const* x, Vec16* sum) {
+  switch (rows) {
+    case 1:
+      return PanelChain<1>(panel, k_begin, k_end, x, sum);
+    case 2:
+      return PanelChain<2>(panel, k_begin, k_end, x, sum);
+    case 3:
+      return PanelChain<3>(panel, k_begin, k_end, x, sum);
+    case 4:
+      return PanelChain<4>(panel, k_begin, k_end, x, sum);
+    case 5:
+      return PanelChain<5>(panel, k_begin, k_end, x, sum);
+    case 6:
+      return PanelChain<6>(panel, k_begin, k_end, x, sum);
+  }
+}
+
+// Dispatches on the weight type and the rows: sum[i] += x[i] . panel over [k_begin, k_end).
+inline void PanelChain(const PackedMatrix& w, int64_t panel, int rows, int64_t k_begin,
+                       int64_t k_end, const float* const* x, Vec16* sum) {
+  if (w.type() == WeightType::kBf16) {
+    PanelChain(rows, w.Panel<BFloat16>(panel), k_begin, k_end, x, sum);
+  } else {
+    PanelChain(rows, w.Panel<float>(panel), k_begin, k_end, x, sum);
+  }
+}
+
+// Adds S = 2^n parts in a binary tree as they come, in order: ((p0+p1)+(p2+p3))+...
+template <typename T>
+class TreeSum {
+ public:
+  void Push(T part) {
+    int level = 0;
+    for (int index = count_++; index & 1; index >>= 1) part = stack_[level++] + part;
+    stack_[level] = part;
+    top_ = level;
+  }
+  // REQUIRES: a power of two of parts have been pushed.
+  T Total() const { return stack_[top_]; }
+
+ private:
+  T stack_[6] = {};
+  int count_ = 0;
+  int top_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,129 @@
+#include "ops/rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "ops/cpu/panel.h"
+#include "ops/math.h"
+
+namespace tandem {
+namespace {
+
+// Lanes of a sum over one row: fixed, so that every instruction set adds in one order.
+constexpr int64_t kLanes = 16;
+
+float TreeOfLanes(float* lanes) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+float SumOfSquares(const float* x, int64_t size) {
+  alignas(64) float lanes[kLanes];
+  Vec16 sum = Vec16::Zero();
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Vec16 v = Vec16::Load(x + i);
+    sum = Fma(v, v, sum);
+  }
+  sum.Store(lanes);
+  for (int64_t lane = 0; i < size; ++i, ++lane) lanes[lane] = std::fma(x[i], x[i], lanes[lane]);
+  return TreeOfLanes(lanes);
+}
+
+float TreeOfPieces(std::span<const float* const> pieces, int64_t at) {
+  TreeSum<float> tree;
+  for (const float* piece : pieces) tree.Push(piece[at]);
+  return tree.Total();
+}
+
+// The groups whose two best biased scores sum highest; ties keep the lower group.
+std::vector<bool> KeptGroups(const RouterChoice& choice, const std::vector<float>& biased) {
+  const int size = choice.num_experts / choice.num_groups;
+  std::vector<float> score(choice.num_groups);
+  for (int g = 0; g < choice.num_groups; ++g) {
+    float best = -std::numeric_limits<float>::infinity();
+    float second = best;
+    for (int e = g * size; e < (g + 1) * size; ++e) {
+      if (biased[e] > best) {
+        second = best;
+        best = biased[e];
+      } else if (biased[e] > second) {
+        second = biased[e];
+      }
+    }
+    score[g] = size > 1 ? best + second : best;
+  }
+  std::vector<bool> kept(choice.num_groups, false);
+  for (int n = 0; n < choice.top_groups; ++n) {
+    int best = -1;
+    for (int g = 0; g < choice.num_groups; ++g) {
+      if (!kept[g] && (best < 0 || score[g] > score[best])) best = g;
+    }
+    kept[best] = true;
+  }
+  return kept;
+}
+
+}  // namespace
+
+void EmbeddingTable::Read(int64_t row, float* out) const {
+  if (type == WeightType::kBf16) {
+    const BFloat16* source = reinterpret_cast<const BFloat16*>(data.data()) + row * columns;
+    for (int64_t i = 0; i < columns; ++i) out[i] = source[i].ToFloat();
+  } else {
+    std::memcpy(out, reinterpret_cast<const float*>(data.data()) + row * columns,
+                columns * sizeof(float));
+  }
+}
+
+void RmsNorm(const float* x, const float* weight, int64_t size, float eps, float* y) {
+  const float mean = SumOfSquares(x, size) / static_cast<float>(size);
+  const float scale = 1.0f / std::sqrt(mean + eps);
+  for (int64_t i = 0; i < size; ++i) y[i] = x[i] * scale * weight[i];
+}
+
+void AddPieces(std::span<const float* const> pieces, int64_t stride, int64_t size, bool two_sums,
+               int64_t row, float* x) {
+  for (int64_t i = 0; i < size; ++i) {
+    float sum = TreeOfPieces(pieces, row * stride + i);
+    if (two_sums) sum += TreeOfPieces(pieces, row * stride + size + i);
+    x[i] += sum;
+  }
+}
+
+void ChooseExperts(const RouterChoice& choice, const float* logits, int32_t* ids, float* weights) {
+  const int n = choice.num_experts;
+  std::vector<float> sigmoid(n), biased(n);
+  for (int e = 0; e < n; ++e) {
+    sigmoid[e] = 1.0f / (1.0f + Exp(-logits[e]));
+    biased[e] = sigmoid[e] + (choice.bias != nullptr ? choice.bias[e] : 0.0f);
+  }
+  std::vector<bool> kept(1, true);
+  if (choice.num_groups > 1) kept = KeptGroups(choice, biased);
+  const int group_size = n / choice.num_groups;
+  std::vector<bool> taken(n, false);
+  float sum = 0.0f;
+  for (int i = 0; i < choice.top_k; ++i) {
+    int best = -1;
+    for (int e = 0; e < n; ++e) {
+      if (taken[e] || !kept[e / group_size]) continue;
+      if (best < 0 || biased[e] > biased[best]) best = e;
+    }
+    CHECK(best >= 0);
+    taken[best] = true;
+    ids[i] = best;
+    weights[i] = sigmoid[best];
+    sum += sigmoid[best];
+  }
+  for (int i = 0; i < choice.top_k; ++i) {
+    if (choice.normalize) weights[i] /= sum + 1e-20f;
+    weights[i] *= choice.scale;
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,49 @@
+// Sixteen float lanes, the unit in which CPU kernels are written; one definition per instruction set, all with equal
+// bits. Only for sources in ops/cpu.
+#pragma once
+
+#include <immintrin.h>
+
+#include "base/numeric.h"
+
+namespace tandem {
+
+// AVX2 + FMA: two registers of eight lanes.
+struct Vec16 {
+  __m256 lo, hi;
+
+  static Vec16 Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static Vec16 Broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static Vec16 Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static Vec16 Load(const BFloat16* p) { return {Widen(p), Widen(p + 8)}; }
+  void Store(float* p) const {
+    _mm256_storeu_ps(p, lo);
+    _mm256_storeu_ps(p + 8, hi);
+  }
+  // Stores the first n lanes, 0 <= n <= 16.
+  void Store(float* p, int64_t n) const {
+    if (n >= 16) return Store(p);
+    alignas(32) float lanes[16];
+    Store(lanes);
+    for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+  }
+
+ private:
+  static __m256 Widen(const BFloat16* p) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+};
+
+// a * b + c, rounded once per lane.
+inline Vec16 Fma(const Vec16& a, const Vec16& b, const Vec16& c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline Vec16 operator+(const Vec16& a, const Vec16& b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline Vec16 operator*(const Vec16& a, const Vec16& b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+
+}  // namespace tandem
