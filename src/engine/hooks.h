@@ -14,7 +14,8 @@ namespace tandem {
 struct StepObservation {
   int rank = 0;
   int64_t step = 0;
-  GroupPlan plan;
+  GroupPlan group;
+  StepPlan plan;                               // what the rank's replica brought, after truncation
   size_t num_operations = 0;
   size_t num_collectives = 0;                  // of the program
   std::vector<CollectiveRecord> collectives;   // since the last step, if trace_collectives

@@ -121,7 +121,8 @@ Status RankLoop::Step(StepPlan plan, const GroupPlan& group) {
   if (setup_.options.hooks.on_step) {
     observation.rank = setup_.rank;
     observation.step = step_;
-    observation.plan = group;
+    observation.group = group;
+    observation.plan = std::move(plan);
     observation.num_operations = program.num_operations();
     observation.num_collectives = program.num_collectives();
     if (setup_.options.hooks.trace_collectives) {

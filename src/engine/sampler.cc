@@ -56,8 +56,9 @@ int32_t FirstEqual(std::span<const float> row, float value) {
   return logit == maximum ? 0.0 : static_cast<double>(logit) - static_cast<double>(maximum);
 }
 
-// e^((logit - maximum) / temperature): a probability, up to the factor that makes their sum 1. In floats, so that
-// loops over it run in whole vectors; the argument's rounding moves a weight by less than 1e-5 of itself.
+// e^((logit - maximum) / temperature): a probability, up to the factor that makes their sum 1. In
+// floats, so that loops over it run in whole vectors; the argument's rounding moves a weight by
+// less than 1e-5 of itself.
 [[gnu::always_inline]] inline float Weight(float logit, float maximum, float temperature) {
   const float below = logit == maximum ? 0.0f : logit - maximum;
   return Exp(below / temperature);

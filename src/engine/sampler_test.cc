@@ -307,6 +307,22 @@ TEST(Sampler, DependsOnItsArgumentsOnly) {
   }
 }
 
+// What this code gave when the other tests here found it right; a change means that texts change.
+TEST(Sampler, BitsAreFixed) {
+  uint64_t hash = 0;
+  for (uint32_t i = 0; i < 200; ++i) {
+    const std::vector<float> row = RandomRow(300 + i, 1.0f + static_cast<float>(i % 10), i);
+    const SamplingParams all[] = {Params(0.8f), Params(1, 50), Params(1.5f, 0, 0.9f),
+                                  Params(1, 0, 1.0f, 0.01f)};
+    for (const SamplingParams& params : all) {
+      const int32_t token = SampleToken(row, params, i);
+      hash = hash * 31 + static_cast<uint64_t>(token);
+      hash = hash * 31 + std::bit_cast<uint32_t>(LogprobOf(row, token));
+    }
+  }
+  EXPECT_EQ(hash, 11993647434588330156u);
+}
+
 TEST(Logprobs, AreThoseOfLongDoubles) {
   for (const size_t size : {1, 2, 31, 33, 1000, 129280}) {
     for (const float spread : {0.01f, 5.0f, 50.0f, 500.0f}) {
