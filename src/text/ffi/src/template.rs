@@ -1,0 +1,225 @@
+//! A chat template with the meaning it has in Hugging Face transformers: jinja2's immutable sandbox
+//! with trim_blocks, lstrip_blocks and loop controls, plus tojson, raise_exception, strftime_now.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+
+use minijinja::value::{Kwargs, Rest, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value as Json};
+
+use crate::python;
+
+/// Instructions of one rendering. A message costs a few hundred, so this is enough for some tens of
+/// thousands of messages, and bounds an endless loop to about a second.
+const FUEL: u64 = 10_000_000;
+
+/// Bytes of one rendering: beyond any context length (4 bytes a token, 16 million tokens).
+pub const MAX_OUTPUT: usize = 64 << 20;
+
+const NAME: &str = "chat_template";
+
+thread_local! {
+    /// Bytes made by this thread's rendering: printed, in captured blocks too, or by tojson.
+    static PRINTED: Cell<usize> = const { Cell::new(0) };
+}
+
+pub struct Template {
+    environment: Environment<'static>,
+    globals: Map<String, Json>,
+}
+
+impl Template {
+    /// `globals`: a JSON object of variables that a rendering may override.
+    pub fn compile(source: &str, globals: &[u8]) -> Result<Self, String> {
+        let globals = parse("template variables", globals)?;
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(python::method);
+        environment.set_formatter(|output, _, value| {
+            let text = python::str(value)?;
+            charge(text.len())?;
+            output.write_str(&text).map_err(Error::from)
+        });
+        environment.add_filter("tojson", tojson);
+        environment.add_filter("string", |value: &Value| python::str(value).map(String::from));
+        environment.add_filter("int", python::int);
+        environment.add_filter("float", python::float);
+        environment.add_test("sequence", python::is_sequence);
+        environment.add_filter("length", python::len);
+        environment.add_filter("count", python::len);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
+        environment
+            .add_template_owned(NAME, prepare(source))
+            .map_err(|e| format!("syntax error in the chat template: {}", describe(&e)))?;
+        Ok(Self { environment, globals })
+    }
+
+    /// `messages`: a JSON array. `tools`: a JSON array or nothing. `arguments`: a JSON object of
+    /// more variables or nothing.
+    pub fn render(
+        &self,
+        messages: &[u8],
+        tools: &[u8],
+        arguments: &[u8],
+        add_generation_prompt: bool,
+    ) -> Result<String, String> {
+        let mut variables = self.globals.clone();
+        let messages: Vec<Json> = parse("messages", messages)?;
+        let tools: Option<Vec<Json>> = parse_optional("tools", tools)?;
+        let own = [
+            ("messages", Json::from(messages)),
+            ("tools", Json::from(tools)),
+            ("documents", Json::Null),
+            ("add_generation_prompt", Json::from(add_generation_prompt)),
+        ];
+        let arguments: Option<Map<String, Json>> = parse_optional("template arguments", arguments)?;
+        for (name, value) in arguments.unwrap_or_default() {
+            if name != "documents" && own.iter().any(|(o, _)| *o == name) {
+                return Err(format!("template arguments: \"{name}\" has a field of its own"));
+            }
+            variables.insert(name, value);
+        }
+        for (name, value) in own {
+            variables.entry(name).or_insert(value);
+        }
+        let template = self.environment.get_template(NAME).map_err(|e| describe(&e))?;
+        PRINTED.set(0);
+        let mut output = LimitedOutput(Vec::new());
+        template
+            .render_captured_to(Value::from_serialize(&variables), &mut output)
+            .map_err(|e| describe(&e))?;
+        String::from_utf8(output.0).map_err(|e| e.to_string())
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|e| format!("{what}: {e}"))
+}
+
+fn parse_optional<T>(what: &str, json: &[u8]) -> Result<Option<T>, String>
+where
+    T: serde::de::DeserializeOwned,
+{
+    if json.is_empty() {
+        return Ok(None);
+    }
+    parse(what, json)
+}
+
+/// jinja2 reads any newline as "\n"; `{% generation %}` marks the assistant's text for training and
+/// prints its body.
+fn prepare(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut result = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        result.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |e| e + 2);
+        let word = tag[2..end].trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        let replacement = match word {
+            "generation" => tag[..end].replacen(word, "if true", 1),
+            "endgeneration" => tag[..end].replacen(word, "endif", 1),
+            _ => tag[..end].to_string(),
+        };
+        result.push_str(&replacement);
+        rest = &tag[end..];
+    }
+    result.push_str(rest);
+    result
+}
+
+struct LimitedOutput(Vec<u8>);
+
+impl io::Write for LimitedOutput {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.0.len() + data.len() > MAX_OUTPUT {
+            return Err(io::Error::other(too_long()));
+        }
+        self.0.extend_from_slice(data);
+        Ok(data.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Counts text that was made, so that making it over and over ends too.
+fn charge(bytes: usize) -> Result<(), Error> {
+    let printed = PRINTED.get().saturating_add(bytes);
+    PRINTED.set(printed);
+    if printed > MAX_OUTPUT {
+        return Err(too_long());
+    }
+    Ok(())
+}
+
+pub fn too_long() -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("more than {MAX_OUTPUT} bytes of output"))
+}
+
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let message = python::str(message)?.into_owned();
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// A raised exception's own words; else the error with its line, and its cause.
+fn describe(error: &Error) -> String {
+    let mut source = std::error::Error::source(error);
+    let mut causes = String::new();
+    while let Some(cause) = source {
+        if let Some(Raised(message)) = cause.downcast_ref::<Raised>() {
+            return message.clone();
+        }
+        causes.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    format!("{error}{causes}")
+}
+
+/// Hugging Face: tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False).
+fn tojson(value: &Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let value = match positional.get(index) {
+            Some(value) => Some(value.clone()),
+            None => kwargs.get::<Option<Value>>(name)?,
+        };
+        Ok(value.filter(|v| !v.is_none() && !v.is_undefined()))
+    };
+    let ensure_ascii = argument(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
+    let indent = argument(1, "indent")?.map(|v| python::indent_text(&v)).transpose()?;
+    let separators = argument(2, "separators")?;
+    let sort_keys = argument(3, "sort_keys")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    let (item, key) = match &separators {
+        Some(pair) => {
+            let part = |i| -> Result<String, Error> {
+                let value = pair.get_item_by_index(i)?;
+                python::str(&value).map(String::from)
+            };
+            (part(0)?, part(1)?)
+        }
+        None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
+    };
+    let style = python::JsonStyle { ensure_ascii, indent, item, key, sort_keys };
+    let text = python::json_dumps(value, &style)?;
+    charge(text.len())?;
+    Ok(text)
+}

@@ -1,0 +1,34 @@
+// What tokenizer_config.json says about special tokens and chat templates. Internal to src/text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem {
+
+struct NamedTemplate {
+  std::string name;
+  std::string source;
+};
+
+struct TokenizerConfig {
+  std::string path;  // for error messages
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  std::string bos_token;  // empty: none
+  std::string eos_token;
+  std::string template_variables;             // JSON object: bos_token, eos_token, ... as texts
+  std::vector<NamedTemplate> chat_templates;  // a single one is named "default"
+};
+
+// A folder without the file gives an empty config; a broken one is InvalidArgument with file and
+// field.
+Result<TokenizerConfig> ReadTokenizerConfig(const std::string& model_folder);
+
+// The file's bytes; NotFound if it cannot be opened, InvalidArgument if it cannot be read.
+Result<std::string> ReadTextFile(const std::string& path);
+
+}  // namespace tandem
