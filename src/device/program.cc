@@ -11,17 +11,20 @@ void Program::AddCollective(OpTag tag, std::function<Status()> work) {
   ++num_collectives_;
 }
 
-void Program::RunThread(int thread, ThreadTeam& team, RowTracer* tracer, Status& status) const {
+void Program::RunThread(int thread, ThreadTeam& team, RowTracer* tracer, Failure& failure) const {
   const Worker worker{thread, team.size()};
-  for (const Operation& operation : operations_) {
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& operation = operations_[i];
     if (operation.work) {
       operation.work(worker);
     } else if (thread == 0) {
-      status = operation.collective();
+      failure.status = operation.collective();
+      if (!failure.status.ok()) failure.operation = i;
     }
     team.barrier().Wait();
-    // Written by thread 0 before the meeting only, so all threads see the same answer here.
-    if (!status.ok()) return;
+    // A thread may still be here when thread 0 has failed in the next operation: it must then come
+    // to that meeting too.
+    if (failure.operation <= i) return;
     if (tracer != nullptr && operation.trace) {
       if (thread == 0) operation.trace(*tracer, operation.tag);
       team.barrier().Wait();
@@ -30,9 +33,9 @@ void Program::RunThread(int thread, ThreadTeam& team, RowTracer* tracer, Status&
 }
 
 Status Program::Run(ThreadTeam& team, RowTracer* tracer) const {
-  Status status;
-  team.Run([&](int thread) { RunThread(thread, team, tracer, status); });
-  return status;
+  Failure failure;
+  team.Run([&](int thread) { RunThread(thread, team, tracer, failure); });
+  return failure.status;
 }
 
 }  // namespace tandem

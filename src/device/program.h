@@ -1,15 +1,20 @@
-// A program: the recorded list of operations of one step on one rank, and its execution by the rank's thread team.
-// Knows no model: an operation is a function over buffers that it was recorded with.
+// A program: the recorded list of operations of one step on one rank, and its execution by the
+// rank's thread team. Knows no model: an operation is a function over buffers that it was recorded
+// with.
 //
 // Invariants:
-// 1. Operations run in recorded order; all threads of the team meet after each, so an operation sees everything that
+// 1. Operations run in recorded order; all threads of the team meet after each, so an operation
+// sees everything that
 //    earlier ones wrote.
-// 2. Whatever may vary between two runs of one program (row counts, tokens, block tables) is read from buffers when
+// 2. Whatever may vary between two runs of one program (row counts, tokens, block tables) is read
+// from buffers when
 //    the operation runs, never captured by value at recording.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -24,16 +29,16 @@ struct Worker {
   int num_threads = 1;
 };
 
-// Names an operation for traces and failures: `layer` counts decoder layers (the MTP module's is num_hidden_layers),
-// `pass` is 0 for the target and the fill, j for draft pass j.
+// Names an operation for traces and failures: `layer` counts decoder layers (the MTP module's is
+// num_hidden_layers), `pass` is 0 for the target and the fill, j for draft pass j.
 struct OpTag {
   const char* name = "";
   int layer = -1;
   int pass = 0;
 };
 
-// Receives a hash of each output row of an operation. `unit` tells parts of one row apart whose place depends on the
-// layout (heads, experts).
+// Receives a hash of each output row of an operation. `unit` tells parts of one row apart whose
+// place depends on the layout (heads, experts).
 class RowTracer {
  public:
   virtual ~RowTracer() = default;
@@ -54,7 +59,8 @@ class Program {
   size_t num_operations() const { return operations_.size(); }
   size_t num_collectives() const { return num_collectives_; }
 
-  // Runs all operations on `team`; the caller is its thread 0. Returns the first failure of a collective.
+  // Runs all operations on `team`; the caller is its thread 0. Returns the first failure of a
+  // collective.
   Status Run(ThreadTeam& team, RowTracer* tracer = nullptr) const;
 
  private:
@@ -65,7 +71,13 @@ class Program {
     Trace trace;
   };
 
-  void RunThread(int thread, ThreadTeam& team, RowTracer* tracer, Status& status) const;
+  // The first failure of a run: written by thread 0, read by all.
+  struct Failure {
+    std::atomic<size_t> operation = std::numeric_limits<size_t>::max();
+    Status status;
+  };
+
+  void RunThread(int thread, ThreadTeam& team, RowTracer* tracer, Failure& failure) const;
 
   std::vector<Operation> operations_;
   size_t num_collectives_ = 0;

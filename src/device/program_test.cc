@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
+#include <string>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -39,6 +42,25 @@ TEST(Program, AFailedCollectiveEndsTheRunOnAllThreads) {
   EXPECT_EQ(program.num_collectives(), 2u);
   EXPECT_EQ(program.Run(team).message(), "rank 2 is late");
   EXPECT_EQ(after, 0);
+}
+
+// Thread 0 may be one operation ahead of threads that still look whether the last one failed.
+TEST(Program, AFailureRightAfterAnOperationLeavesNoThreadBehind) {
+  ThreadTeam team(4, /*spin=*/false);
+  std::atomic<int> work = 0;
+  Program program;
+  program.Add({"work"}, [&](const Worker&) { ++work; });
+  program.AddCollective({"ok"}, [] { return Status(); });
+  program.AddCollective({"bad"}, [] { return Internal("late"); });
+  for (int run = 1; run <= 2000; ++run) {
+    ASSERT_EQ(program.Run(team).message(), "late");
+    ASSERT_EQ(work, 4 * run);
+  }
+}
+
+TEST(Program, AnEmptyProgramRuns) {
+  ThreadTeam team(2, /*spin=*/false);
+  EXPECT_TRUE(Program().Run(team).ok());
 }
 
 class Counter : public RowTracer {

@@ -48,8 +48,9 @@ Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
   options.block_size = std::min(options.block_size, options.context_length);
   RETURN_IF_ERROR(CheckRange("the number of running sequences", options.max_num_seqs, 1, 4096));
   RETURN_IF_ERROR(CheckRange("the chunked prefill size", options.chunked_prefill_size, 1, 1 << 20));
-  options.chunked_prefill_size = std::min(options.chunked_prefill_size,
-                                          options.context_length * options.max_num_seqs);
+  options.chunked_prefill_size = static_cast<int>(
+      std::min<int64_t>(options.chunked_prefill_size,
+                        int64_t{options.context_length} * options.max_num_seqs));
   RETURN_IF_ERROR(CheckRange("the number of threads", options.num_threads, 0, 4096));
   if (options.num_threads == 0) options.num_threads = NumCores();
   options.num_threads = std::max(options.num_threads, options.tp_size);
@@ -194,13 +195,13 @@ void EngineImpl::StartRanks() {
     setup.kv = kv_[options_.copying_communicator ? rank : layout_.replica(rank)].get();
     setup.shared = &shared_;
     setup.mailbox = &mailboxes_[layout_.replica(rank)];
+    setup.on_failure = [this](const Status& status) { Fail(status); };
     threads_.emplace_back([this, setup, &ready, &workspace_bytes] {
       RankLoop loop(setup);
       workspace_bytes += loop.workspace_bytes();
       ready.count_down();
       started_.wait(0);
-      const Status status = loop.Run();
-      if (!status.ok()) Fail(status);
+      (void)loop.Run();  // a failure has been reported by on_failure
     });
   }
   ready.wait();

@@ -46,7 +46,10 @@ RankLoop::RankLoop(const RankSetup& setup)
 
 Status RankLoop::Run() {
   const Status status = RunSteps();
-  if (!status.ok()) setup_.world->Abort(status);
+  if (!status.ok()) {
+    setup_.world->Abort(status);
+    setup_.on_failure(status);
+  }
   if (leader_) {
     DrainMailbox();
     scheduler_->EndAll(status.ok() ? FinishReason::kCancelled : FinishReason::kError,
@@ -73,6 +76,8 @@ Status RankLoop::RunSteps() {
     if (group.any_work) {
       RETURN_IF_ERROR(Step(std::move(plan), group));
     } else {
+      // A cancelled request may have ended without a step.
+      if (leader_) PublishStatus(step_);
       setup_.shared->doorbell.wait(group.doorbell);
     }
   }

@@ -41,6 +41,8 @@ struct RankSetup {
   KvStorage* kv = nullptr;
   EngineShared* shared = nullptr;
   ReplicaMailbox* mailbox = nullptr;  // the replica's; used by its leader
+  // Called with the reason before a failed leader looks into its mailbox for the last time.
+  std::function<void(const Status&)> on_failure;
 };
 
 class RankLoop {
