@@ -50,8 +50,12 @@ std::unique_ptr<Engine> LoadOrDie(const std::string& folder, const EngineOptions
   return std::move(engine).value();
 }
 
-std::string TinyModel() { return std::string(TANDEM_SOURCE_DIR) + "/models/tandem-tiny"; }
-std::string OddModel() { return std::string(TANDEM_SOURCE_DIR) + "/models/v3-odd-mtp"; }
+std::string TinyModel() {
+  return std::string(TANDEM_SOURCE_DIR) + "/models/tandem-tiny";
+}
+std::string OddModel() {
+  return std::string(TANDEM_SOURCE_DIR) + "/models/v3-odd-mtp";
+}
 std::string GoldenFile(const std::string& name) {
   return std::string(TANDEM_SOURCE_DIR) + "/golden/" + name;
 }

@@ -19,7 +19,8 @@ struct Answer {
   std::vector<int64_t> event_steps;  // the step of each event that carried tokens
 };
 
-// Submits all requests (ids are set to their index), starts the engine if `start`, and waits for the last answer.
+// Submits all requests (ids are set to their index), starts the engine if `start`, and waits for
+// the last answer.
 std::vector<Answer> Answers(Engine& engine, std::vector<GenerationRequest> requests,
                             bool start = true);
 

@@ -1,10 +1,12 @@
-// The promise, as a command: one text, whatever k, layout, chunk, batch, and communicator. Runs the cells of a scenario
-// file and compares token ids, all bits of every log-probability, and accepted counts per step with the plain path
-// (one rank, no speculation; for acceptance: one rank with the same k).
+// The promise, as a command: one text, whatever k, layout, chunk, batch, and communicator. Runs the
+// cells of a scenario file and compares token ids, all bits of every log-probability, and accepted
+// counts per step with the plain path (one rank, no speculation; for acceptance: one rank with the
+// same k).
 //
 //   equality SCENARIO.json [--all] [--cell N]
 //
-// By default a pairwise cover of the cells; --all runs every cell, --cell one of them by its number.
+// By default a pairwise cover of the cells; --all runs every cell, --cell one of them by its
+// number.
 #include <fmt/format.h>
 
 #include <bit>
@@ -119,7 +121,8 @@ class Scenario {
   std::vector<Answer> Run(const Cell& cell, RowTracer* tracer = nullptr) const {
     EngineOptions options = Options(cell);
     options.hooks.row_tracer = tracer;
-    const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/" + json_["model"].get<std::string>();
+    const std::string folder =
+        std::string(TANDEM_SOURCE_DIR) + "/" + json_["model"].get<std::string>();
     const std::unique_ptr<Engine> engine = LoadOrDie(folder, options);
     return Answers(*engine, Requests(cell));
   }
@@ -140,8 +143,8 @@ class Scenario {
   std::vector<std::vector<Json>> values_;
 };
 
-// Cells that hold every pair of values of every two dimensions: the next cell is the one, of some drawn at random with a
-// fixed seed, that covers most pairs still open.
+// Cells that hold every pair of values of every two dimensions: the next cell is the one, of some
+// drawn at random with a fixed seed, that covers most pairs still open.
 std::vector<Cell> PairwiseCover(const Scenario& scenario) {
   using Pair = std::array<int, 4>;
   const auto& values = scenario.values();
@@ -185,7 +188,8 @@ std::vector<Cell> PairwiseCover(const Scenario& scenario) {
 }
 
 bool SameBits(const TokenLogprob& a, const TokenLogprob& b) {
-  if (a.token != b.token || std::bit_cast<uint32_t>(a.logprob) != std::bit_cast<uint32_t>(b.logprob)) {
+  if (a.token != b.token ||
+      std::bit_cast<uint32_t>(a.logprob) != std::bit_cast<uint32_t>(b.logprob)) {
     return false;
   }
   if (a.top.size() != b.top.size()) return false;
@@ -289,4 +293,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem
 
-int main(int argc, char** argv) { return tandem::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return tandem::Main(argc, argv);
+}

@@ -1,4 +1,5 @@
-// The engine against the reference's golden files: tokens, log-probabilities, drafts and acceptance (README of golden/).
+// The engine against the reference's golden files: tokens, log-probabilities, drafts and acceptance
+// (README of golden/).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +11,8 @@
 namespace tandem {
 namespace {
 
-// Beyond this two best logits are told apart by any FP32 order of sums; nearer ones may swap (issue's own bound).
+// Beyond this two best logits are told apart by any FP32 order of sums; nearer ones may swap
+// (issue's own bound).
 constexpr double kLead = 1e-3;
 constexpr double kLogprobTolerance = 2e-3;
 
@@ -134,6 +136,37 @@ TEST_P(GoldenTest, PromptLogprobs) {
     EXPECT_NEAR(answer.prompt_logprobs[i - 1].logprob, golden["logprobs"][i].get<double>(),
                 kLogprobTolerance)
         << i;
+  }
+}
+
+// Random weights of odd sizes: FP32 logits of each prompt's last row, compared as log-probabilities
+// of the best 20.
+TEST_P(GoldenTest, OddSizes) {
+  std::ifstream file(OddModel() + "/golden.json");
+  const nlohmann::json cases = nlohmann::json::parse(file);
+  std::vector<GenerationRequest> requests;
+  for (const auto& item : cases) {
+    GenerationRequest request;
+    request.prompt = item.at("tokens").get<std::vector<int32_t>>();
+    request.max_tokens = 1;
+    request.sampling.temperature = 0;
+    request.logprobs = kMaxTopLogprobs;
+    requests.push_back(request);
+  }
+  const auto engine = LoadOrDie(OddModel(), Options(2));
+  const std::vector<Answer> answers = Answers(*engine, requests);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string row = std::to_string(requests[i].prompt.size() - 1);
+    const auto logits = cases[i].at("logits").at(row).get<std::vector<double>>();
+    double sum = 0, largest = 0;
+    for (const double logit : logits) {
+      sum += std::exp(logit);
+      largest = std::max(largest, std::abs(logit));
+    }
+    for (const auto& [token, logprob] : answers[i].logprobs.at(0).top) {
+      EXPECT_NEAR(logprob, logits.at(token) - std::log(sum), kLogprobTolerance * largest)
+          << "prompt " << i << " token " << token;
+    }
   }
 }
 

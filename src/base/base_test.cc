@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "base/hash.h"
 #include "base/numeric.h"
@@ -24,6 +25,42 @@ TEST(Status, ErrorsTravelThroughResults) {
   EXPECT_EQ(*Quarter(8), 2);
   EXPECT_EQ(Quarter(6).status().message(), "odd");
   EXPECT_EQ(Quarter(7).status().code(), StatusCode::kInvalidArgument);
+}
+
+Status FailIf(bool fail) {
+  return fail ? ResourceExhausted("full") : Status();
+}
+
+Status Twice(bool first, bool second) {
+  RETURN_IF_ERROR(FailIf(first));
+  RETURN_IF_ERROR(FailIf(second));
+  return Unavailable("end");
+}
+
+TEST(Status, ReturnIfErrorStopsAtTheFirst) {
+  EXPECT_EQ(Twice(true, true).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Twice(false, true).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Twice(false, false).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Status().ok());
+}
+
+TEST(Status, ResultsMoveWhatCannotBeCopied) {
+  Result<std::unique_ptr<int>> result = std::make_unique<int>(3);
+  ASSERT_TRUE(result.ok());
+  EXPECT_TRUE(result.status().ok());
+  const std::unique_ptr<int> value = std::move(*result);
+  EXPECT_EQ(*value, 3);
+}
+
+TEST(StatusDeathTest, TheValueOfAFailureIsABug) {
+  EXPECT_DEATH(static_cast<void>(Quarter(7).value()), "CHECK failed");
+  EXPECT_DEATH(static_cast<void>(Result<int>{Status()}), "CHECK failed");
+}
+
+TEST(CheckDeathTest, NamesThePlaceAndTheCondition) {
+  const int two = 2;
+  CHECK(two == 2);
+  EXPECT_DEATH(CHECK(two == 3), "base_test.cc:[0-9]+: CHECK failed: two == 3");
 }
 
 TEST(Numeric, BFloat16RoundsToNearestEvenAndKeepsSpecials) {
@@ -52,6 +89,19 @@ TEST(Numeric, SharesCoverEverythingOnce) {
       EXPECT_EQ(next, total);
     }
   }
+}
+
+TEST(Numeric, CeilDiv) {
+  EXPECT_EQ(CeilDiv(0, 16), 0);
+  EXPECT_EQ(CeilDiv(1, 16), 1);
+  EXPECT_EQ(CeilDiv(16, 16), 1);
+  EXPECT_EQ(CeilDiv(17, 16), 2);
+}
+
+// Seeds of requests are derived by these: other values would change users' texts.
+TEST(Hash, ValuesAreFixed) {
+  EXPECT_EQ(MixBits(0), 0xe220a8397b1dcdafull);  // SplitMix64's first output for seed 0
+  EXPECT_NE(HashCombine(1, 2), HashCombine(2, 1));
 }
 
 TEST(Hash, EveryByteAndTheLengthCount) {

@@ -1,4 +1,5 @@
-// CHECK: stops the process on a bug of our own, naming it. Never for what a client or a file can cause.
+// CHECK: stops the process on a bug of our own, naming it. Never for what a client or a file can
+// cause.
 #pragma once
 
 namespace tandem {
@@ -7,8 +8,8 @@ namespace tandem {
 
 }  // namespace tandem
 
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    if (!(condition)) [[unlikely]]                                        \
-      ::tandem::CheckFailed(__FILE__, __LINE__, #condition);              \
+#define CHECK(condition)                                     \
+  do {                                                       \
+    if (!(condition)) [[unlikely]]                           \
+      ::tandem::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (0)

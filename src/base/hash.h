@@ -14,7 +14,9 @@ inline uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-inline uint64_t HashCombine(uint64_t hash, uint64_t value) { return MixBits(hash ^ MixBits(value)); }
+inline uint64_t HashCombine(uint64_t hash, uint64_t value) {
+  return MixBits(hash ^ MixBits(value));
+}
 
 inline uint64_t HashBytes(const void* data, size_t size, uint64_t hash = 0) {
   const unsigned char* bytes = static_cast<const unsigned char*>(data);

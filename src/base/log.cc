@@ -39,7 +39,9 @@ void LogLine(LogLevel level, std::string_view line) {
   Logger().log(SpdLevel(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
-void SetLogLevel(LogLevel level) { Logger().set_level(SpdLevel(level)); }
+void SetLogLevel(LogLevel level) {
+  Logger().set_level(SpdLevel(level));
+}
 
 void CheckFailed(const char* file, int line, const char* condition) {
   LogError("{}:{}: CHECK failed: {}", file, line, condition);

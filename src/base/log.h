@@ -1,5 +1,5 @@
-// Logging to standard error; the only way the server's layers print. The logging library's headers stay in
-// log.cc.
+// Logging to standard error; the only way the server's layers print. The logging library's headers
+// stay in log.cc.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Storage formats of numbers and the small integer arithmetic shared by all layers; no floating-point kernels.
+// Storage formats of numbers and the small integer arithmetic shared by all layers; no
+// floating-point kernels.
 #pragma once
 
 #include <bit>
@@ -26,11 +27,14 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part `index` of `count` of `total` units: [floor(index*total/count), floor((index+1)*total/count)).
+// Part `index` of `count` of `total` units: [floor(index*total/count),
+// floor((index+1)*total/count)).
 inline Range Share(int64_t total, int64_t index, int64_t count) {
   return {index * total / count, (index + 1) * total / count};
 }
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace tandem

@@ -88,8 +88,8 @@ class [[nodiscard]] Result {
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the current function if it is an error.
-#define RETURN_IF_ERROR(expression)                          \
-  do {                                                       \
+#define RETURN_IF_ERROR(expression)                                             \
+  do {                                                                          \
     if (::tandem::Status status_ = (expression); !status_.ok()) return status_; \
   } while (0)
 

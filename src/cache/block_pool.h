@@ -6,8 +6,9 @@
 
 namespace tandem {
 
-// Two counts are kept: blocks handed out, and blocks promised to sequences that will need them later. A sequence is let in
-// only if everything it can ever need is promised, so handing out a promised block cannot fail. Not thread-safe.
+// Two counts are kept: blocks handed out, and blocks promised to sequences that will need them
+// later. A sequence is let in only if everything it can ever need is promised, so handing out a
+// promised block cannot fail. Not thread-safe.
 class BlockPool {
  public:
   explicit BlockPool(int32_t num_blocks);
@@ -19,7 +20,8 @@ class BlockPool {
   // Promises `count` blocks, or returns false if the pool cannot keep that.
   bool Promise(int32_t count);
 
-  // Hands out one promised block; the most recently returned first. REQUIRES: fewer handed out than promised.
+  // Hands out one promised block; the most recently returned first. REQUIRES: fewer handed out than
+  // promised.
   int32_t Take();
 
   // Ends a promise of `count` blocks, of which `blocks` had been handed out.

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -30,6 +33,55 @@ TEST(BlockPool, UnusedPromisesCanBeGivenBack) {
   pool.Return(one, 4);
   EXPECT_TRUE(pool.Promise(4));
   EXPECT_EQ(pool.Take(), one[0]);
+}
+
+// Sequences of random length come, take blocks in any order, and end at any point.
+TEST(BlockPool, ABlockHasOneOwnerAndEveryPromiseIsKept) {
+  struct Owner {
+    int32_t promised = 0;
+    std::vector<int32_t> blocks;
+  };
+  std::mt19937 rng(1);
+  BlockPool pool(37);
+  std::vector<Owner> owners;
+  std::set<int32_t> taken;
+  int32_t promised = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    if (const int32_t count = static_cast<int32_t>(rng() % 12); rng() % 3 == 0) {
+      EXPECT_EQ(pool.Promise(count), promised + count <= 37);
+      if (promised + count > 37) continue;
+      promised += count;
+      owners.push_back({count, {}});
+    } else if (!owners.empty()) {
+      Owner& owner = owners[rng() % owners.size()];
+      if (rng() % 5 == 0) {
+        pool.Return(owner.blocks, owner.promised);
+        promised -= owner.promised;
+        for (const int32_t block : owner.blocks) taken.erase(block);
+        std::swap(owner, owners.back());
+        owners.pop_back();
+      } else if (static_cast<int32_t>(owner.blocks.size()) < owner.promised) {
+        owner.blocks.push_back(pool.Take());
+        EXPECT_TRUE(taken.insert(owner.blocks.back()).second);
+        EXPECT_TRUE(owner.blocks.back() >= 0 && owner.blocks.back() < 37);
+      }
+    }
+    ASSERT_EQ(pool.num_promised(), promised);
+    ASSERT_EQ(pool.num_free(), 37 - static_cast<int32_t>(taken.size()));
+  }
+}
+
+TEST(BlockPool, AnEmptyPoolPromisesNothing) {
+  BlockPool pool(0);
+  EXPECT_TRUE(pool.Promise(0));
+  EXPECT_FALSE(pool.Promise(1));
+}
+
+TEST(BlockPoolDeathTest, TakingMoreThanPromisedIsABug) {
+  BlockPool pool(3);
+  EXPECT_TRUE(pool.Promise(1));
+  EXPECT_EQ(pool.Take(), 0);
+  EXPECT_DEATH(pool.Take(), "CHECK failed");
 }
 
 TEST(BlockPoolDeathTest, ReturningTwiceIsABug) {

@@ -1,4 +1,5 @@
-// The memory of one KV pool: for each layer, blocks of slots of a fixed number of bytes. Knows no number formats.
+// The memory of one KV pool: for each layer, blocks of slots of a fixed number of bytes. Knows no
+// number formats.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The plain-value messages between the engine and whoever feeds it (server, generate): requests, token events,
-// cancel, status. Nothing here points into the engine, so the engine can become another process.
+// The plain-value messages between the engine and whoever feeds it (server, generate): requests,
+// token events, cancel, status. Nothing here points into the engine, so the engine can become
+// another process.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace tandem {
 
-// How a token is chosen (DESIGN 6). temperature 0 = greedy; top_k 0 = off; top_p 1 = off; min_p 0 = off.
+// How a token is chosen (DESIGN 6). temperature 0 = greedy; top_k 0 = off; top_p 1 = off; min_p 0 =
+// off.
 struct SamplingParams {
   float temperature = 1.0f;
   int32_t top_k = 0;
@@ -43,12 +45,13 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;
 };
 
-// Counters of one request since it started. A verify step is a step whose window held at least one draft.
+// Counters of one request since it started. A verify step is a step whose window held at least one
+// draft.
 struct RequestStatistics {
-  int64_t steps = 0;         // steps that computed rows of this request
+  int64_t steps = 0;  // steps that computed rows of this request
   int64_t verify_steps = 0;
-  int64_t drafted = 0;       // drafts in verified windows
-  int64_t accepted = 0;      // drafts that became tokens, counted after stop rules cut
+  int64_t drafted = 0;         // drafts in verified windows
+  int64_t accepted = 0;        // drafts that became tokens, counted after stop rules cut
   int64_t verify_emitted = 0;  // tokens emitted by verify steps
   std::vector<int64_t> accepted_per_position;  // [k]: how often draft i became a token
   std::vector<int32_t> accepted_per_step;      // one number per verify step, in order
@@ -59,12 +62,13 @@ struct RequestStatistics {
   }
 };
 
-// What one step did for one request. Events of a request arrive in order; the last one has a finish_reason.
+// What one step did for one request. Events of a request arrive in order; the last one has a
+// finish_reason.
 struct TokenEvent {
   uint64_t request_id = 0;
-  int64_t step = 0;                         // the engine's step counter
-  std::vector<int32_t> tokens;              // emitted by this step; the stop token included
-  std::vector<TokenLogprob> logprobs;       // one per token if asked for, else empty
+  int64_t step = 0;                           // the engine's step counter
+  std::vector<int32_t> tokens;                // emitted by this step; the stop token included
+  std::vector<TokenLogprob> logprobs;         // one per token if asked for, else empty
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt rows finished in this step, in order
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;             // why, if kError
@@ -75,10 +79,10 @@ struct TokenEvent {
 struct ReplicaStatus {
   int32_t running = 0;
   int32_t queued = 0;
-  int64_t kv_tokens_used = 0;   // tokens of allocated blocks
+  int64_t kv_tokens_used = 0;  // tokens of allocated blocks
   int64_t kv_tokens_total = 0;
   int64_t drafted = 0, accepted = 0, verify_steps = 0, verify_emitted = 0;  // since the start
-  int64_t prompt_tokens = 0, generated_tokens = 0;                         // since the start
+  int64_t prompt_tokens = 0, generated_tokens = 0;                          // since the start
   std::vector<int64_t> accepted_per_position;
 };
 

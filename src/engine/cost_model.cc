@@ -8,12 +8,13 @@
 namespace tandem {
 namespace {
 
-// The part of a second that the matrix products of prompt rows may take by the measurement; the rest is for attention,
-// decode rows, draft passes and a machine that is busier later than during the measurement.
+// The part of a second that the matrix products of prompt rows may take by the measurement; the
+// rest is for attention, decode rows, draft passes and a machine that is busier later than during
+// the measurement.
 constexpr double kMatrixSeconds = 0.4;
 
-// Multiply-adds per second of one thread, the best of three tries: 24 rows through a BF16 matrix of 512 x 1024 (1 MiB, like a
-// slice of a layer that streams through the cache).
+// Multiply-adds per second of one thread, the best of three tries: 24 rows through a BF16 matrix of
+// 512 x 1024 (1 MiB, like a slice of a layer that streams through the cache).
 double MeasureMultiplyAdds() {
   constexpr int64_t kColumns = 512, kDepth = 1024, kRows = 24;
   const PackedMatrix matrix(kColumns, kDepth, WeightType::kBf16);

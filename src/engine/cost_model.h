@@ -9,8 +9,8 @@ namespace tandem {
 // Multiply-adds of the matrix products for one row of the target, active experts only.
 int64_t MultiplyAddsPerRow(const ModelConfig& config);
 
-// Measures the matrix kernel for a few milliseconds and returns the default of --max-step-rows: at least one row per
-// replica, at most what all replicas' chunks bring.
+// Measures the matrix kernel for a few milliseconds and returns the default of --max-step-rows: at
+// least one row per replica, at most what all replicas' chunks bring.
 int DefaultMaxStepRows(const ModelConfig& config, const EngineOptions& options, int busy_threads);
 
 }  // namespace tandem

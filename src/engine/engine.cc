@@ -16,30 +16,36 @@
 namespace tandem {
 namespace {
 
-// The share of the machine's memory that the KV pools may take when --max-total-tokens does not say; weights and
-// workspace are checked beside it.
+// The share of the machine's memory that the KV pools may take when --max-total-tokens does not
+// say; weights and workspace are checked beside it.
 constexpr double kKvMemoryShare = 0.5;
 
 int64_t PhysicalMemory() {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
 }
 
-int NumCores() { return std::max(1u, std::thread::hardware_concurrency()); }
+int NumCores() {
+  return std::max(1u, std::thread::hardware_concurrency());
+}
 
-double MiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+double MiB(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
 
 Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return Status();
-  return InvalidArgument(fmt::format("{} is {}, must be between {} and {}", name, value, low, high));
+  return InvalidArgument(
+      fmt::format("{} is {}, must be between {} and {}", name, value, low, high));
 }
 
 // Fills in defaults and refuses what cannot work.
 Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
-  RETURN_IF_ERROR(CheckRange("the number of draft tokens", options.num_draft_tokens, 0,
-                             kMaxDraftTokens));
+  RETURN_IF_ERROR(
+      CheckRange("the number of draft tokens", options.num_draft_tokens, 0, kMaxDraftTokens));
   if (options.num_draft_tokens > 0 && config.num_nextn_predict_layers == 0) {
-    return InvalidArgument("speculation was asked for, but the model has no MTP module "
-                           "(num_nextn_predict_layers is 0)");
+    return InvalidArgument(
+        "speculation was asked for, but the model has no MTP module "
+        "(num_nextn_predict_layers is 0)");
   }
   const int64_t longest = config.max_position_embeddings;
   if (options.context_length == 0) options.context_length = static_cast<int>(longest);
@@ -48,9 +54,8 @@ Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
   options.block_size = std::min(options.block_size, options.context_length);
   RETURN_IF_ERROR(CheckRange("the number of running sequences", options.max_num_seqs, 1, 4096));
   RETURN_IF_ERROR(CheckRange("the chunked prefill size", options.chunked_prefill_size, 1, 1 << 20));
-  options.chunked_prefill_size = static_cast<int>(
-      std::min<int64_t>(options.chunked_prefill_size,
-                        int64_t{options.context_length} * options.max_num_seqs));
+  options.chunked_prefill_size = static_cast<int>(std::min<int64_t>(
+      options.chunked_prefill_size, int64_t{options.context_length} * options.max_num_seqs));
   RETURN_IF_ERROR(CheckRange("the number of threads", options.num_threads, 0, 4096));
   if (options.num_threads == 0) options.num_threads = NumCores();
   options.num_threads = std::max(options.num_threads, options.tp_size);
@@ -66,7 +71,8 @@ RowLimits LimitsOf(const EngineOptions& options) {
   RowLimits limits;
   limits.draft_rows = options.max_num_seqs;
   limits.head_rows = options.max_num_seqs * (options.num_draft_tokens + 1) + kMaxPromptLogprobRows;
-  limits.rows = options.max_num_seqs * (options.num_draft_tokens + 1) + options.chunked_prefill_size;
+  limits.rows =
+      options.max_num_seqs * (options.num_draft_tokens + 1) + options.chunked_prefill_size;
   return limits;
 }
 
@@ -103,7 +109,8 @@ class EngineImpl : public Engine {
   const Layout layout_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<World> world_;
-  std::vector<std::unique_ptr<KvStorage>> kv_;  // one per memory: replica, or rank if everything travels
+  std::vector<std::unique_ptr<KvStorage>>
+      kv_;  // one per memory: replica, or rank if everything travels
   int64_t slot_bytes_ = 0;
   int32_t num_blocks_ = 0;  // per replica
   EngineInfo info_;
@@ -140,7 +147,8 @@ Status EngineImpl::SizeCache() {
   const int64_t token_bytes = slot_bytes_ * weights_->num_layers();
   const int pools = options_.copying_communicator ? layout_.tp_size() : layout_.dp_size();
   const int64_t needed = int64_t{options_.max_num_seqs} *
-                         CeilDiv(options_.context_length, options_.block_size) * options_.block_size;
+                         CeilDiv(options_.context_length, options_.block_size) *
+                         options_.block_size;
   int64_t tokens = options_.max_total_tokens;
   if (tokens == 0) {
     tokens = static_cast<int64_t>(PhysicalMemory() * kKvMemoryShare) / pools / token_bytes;
@@ -149,18 +157,20 @@ Status EngineImpl::SizeCache() {
   num_blocks_ = static_cast<int32_t>(
       std::min<int64_t>(tokens / options_.block_size, std::numeric_limits<int32_t>::max()));
   if (num_blocks_ < 1) {
-    return ResourceExhausted(fmt::format(
-        "a KV pool of {} tokens does not hold one block of {} tokens", tokens, options_.block_size));
+    return ResourceExhausted(
+        fmt::format("a KV pool of {} tokens does not hold one block of {} tokens", tokens,
+                    options_.block_size));
   }
   const int64_t total = pools * int64_t{num_blocks_} * options_.block_size * token_bytes;
   int64_t weight_bytes = weights_->SharedBytes();
   for (int r = 0; r < layout_.tp_size(); ++r) weight_bytes += weights_->RankBytes(r);
   if (total + weight_bytes > PhysicalMemory()) {
     return ResourceExhausted(fmt::format(
-        "weights {:.0f} MiB + KV cache {:.0f} MiB ({} pools x {} tokens x {} bytes) = {:.0f} MiB, the machine has "
+        "weights {:.0f} MiB + KV cache {:.0f} MiB ({} pools x {} tokens x {} bytes) = {:.0f} MiB, "
+        "the machine has "
         "{:.0f} MiB; lower --max-total-tokens, --max-num-seqs or --context-length",
-        MiB(weight_bytes), MiB(total), pools, int64_t{num_blocks_} * options_.block_size, token_bytes,
-        MiB(total + weight_bytes), MiB(PhysicalMemory())));
+        MiB(weight_bytes), MiB(total), pools, int64_t{num_blocks_} * options_.block_size,
+        token_bytes, MiB(total + weight_bytes), MiB(PhysicalMemory())));
   }
   for (int p = 0; p < pools; ++p) {
     kv_.push_back(std::make_unique<KvStorage>(weights_->num_layers(), num_blocks_,
@@ -226,17 +236,21 @@ void EngineImpl::DescribeStart(int64_t workspace_bytes) {
   }
   for (const auto& kv : kv_) kv_bytes += kv->bytes();
   info_.start_block = fmt::format(
-      "layout       tp {} = {} DP replicas x {} attention ranks, experts and vocabulary over {} ranks, {} threads\n"
+      "layout       tp {} = {} DP replicas x {} attention ranks, experts and vocabulary over {} "
+      "ranks, {} threads\n"
       "speculation  {}\n"
-      "limits       context {} tokens, {} sequences per replica ({} in all), prefill chunks of {} rows, at most {} "
+      "limits       context {} tokens, {} sequences per replica ({} in all), prefill chunks of {} "
+      "rows, at most {} "
       "prompt rows in a step beside decoding (--max-step-rows)\n"
       "KV cache     {} tokens per replica in blocks of {}, {} bytes per token, {}\n"
-      "memory       weights {:.1f} MiB shared + {:.1f} MiB over ranks, KV {:.1f} MiB, workspace {:.1f} MiB of "
+      "memory       weights {:.1f} MiB shared + {:.1f} MiB over ranks, KV {:.1f} MiB, workspace "
+      "{:.1f} MiB of "
       "{:.0f} MiB",
       layout_.tp_size(), layout_.dp_size(), layout_.attn_tp_size(), layout_.tp_size(),
       info_.num_threads,
-      options_.num_draft_tokens > 0 ? fmt::format("MTP, up to {} drafts per step", options_.num_draft_tokens)
-                                    : std::string("off"),
+      options_.num_draft_tokens > 0
+          ? fmt::format("MTP, up to {} drafts per step", options_.num_draft_tokens)
+          : std::string("off"),
       options_.context_length, options_.max_num_seqs, options_.max_num_seqs * layout_.dp_size(),
       options_.chunked_prefill_size, options_.max_step_rows, info_.kv_tokens_per_replica,
       options_.block_size, slot_bytes_ * weights_->num_layers(),
@@ -266,13 +280,13 @@ Status EngineImpl::CheckRequest(const GenerationRequest& request) const {
   const int64_t size = static_cast<int64_t>(request.prompt.size());
   if (size >= options_.context_length) {
     return InvalidArgument(fmt::format(
-        "the prompt has {} tokens, which leaves no room for an answer in a context of {} tokens", size,
-        options_.context_length));
+        "the prompt has {} tokens, which leaves no room for an answer in a context of {} tokens",
+        size, options_.context_length));
   }
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= info_.vocab_size) {
-      return InvalidArgument(fmt::format("prompt token {} is outside the vocabulary of {}", token,
-                                         info_.vocab_size));
+      return InvalidArgument(
+          fmt::format("prompt token {} is outside the vocabulary of {}", token, info_.vocab_size));
     }
   }
   if (request.max_tokens < 1) {
@@ -282,35 +296,33 @@ Status EngineImpl::CheckRequest(const GenerationRequest& request) const {
   RETURN_IF_ERROR(CheckRange("logprobs", request.logprobs, -1, kMaxTopLogprobs));
   RETURN_IF_ERROR(CheckRange("prompt_logprobs", request.prompt_logprobs, -1, kMaxTopLogprobs));
   if (request.data_parallel_rank) {
-    RETURN_IF_ERROR(CheckRange("data_parallel_rank", *request.data_parallel_rank, 0,
-                               layout_.dp_size() - 1));
+    RETURN_IF_ERROR(
+        CheckRange("data_parallel_rank", *request.data_parallel_rank, 0, layout_.dp_size() - 1));
   }
   const int64_t limit = std::min<int64_t>(options_.context_length, size + request.max_tokens);
   if (CeilDiv(limit, options_.block_size) > num_blocks_) {
-    return InvalidArgument(fmt::format(
-        "prompt and max_tokens need {} KV tokens, a replica's pool holds {}", limit,
-        info_.kv_tokens_per_replica));
+    return InvalidArgument(
+        fmt::format("prompt and max_tokens need {} KV tokens, a replica's pool holds {}", limit,
+                    info_.kv_tokens_per_replica));
   }
   return Status();
 }
 
 int EngineImpl::ChooseReplica(const GenerationRequest& request) const {
   if (request.data_parallel_rank) return *request.data_parallel_rank;
-  return static_cast<int>(
-      std::min_element(outstanding_tokens_.begin(), outstanding_tokens_.end()) -
-      outstanding_tokens_.begin());
+  return static_cast<int>(std::min_element(outstanding_tokens_.begin(), outstanding_tokens_.end()) -
+                          outstanding_tokens_.begin());
 }
 
 Status EngineImpl::Submit(GenerationRequest request, EventSink sink) {
   RETURN_IF_ERROR(CheckRequest(request));
-  // The engine's lock is held until the request is in the mailbox, so that a failing leader's last look at the mailbox
-  // cannot miss a request that was let in.
+  // The engine's lock is held until the request is in the mailbox, so that a failing leader's last
+  // look at the mailbox cannot miss a request that was let in.
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return Unavailable("the engine has failed: " + failure_.message());
   const int replica = ChooseReplica(request);
-  const int64_t tokens =
-      std::min<int64_t>(options_.context_length,
-                        static_cast<int64_t>(request.prompt.size()) + request.max_tokens);
+  const int64_t tokens = std::min<int64_t>(
+      options_.context_length, static_cast<int64_t>(request.prompt.size()) + request.max_tokens);
   if (!outstanding_.emplace(request.id, Outstanding{replica, tokens}).second) {
     return InvalidArgument(fmt::format("request id {} is already in use", request.id));
   }

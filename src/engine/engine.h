@@ -1,4 +1,5 @@
-// The engine: ranks, their schedulers and programs behind plain-value messages. Knows no text and no HTTP.
+// The engine: ranks, their schedulers and programs behind plain-value messages. Knows no text and
+// no HTTP.
 #pragma once
 
 #include <functional>
@@ -15,17 +16,17 @@ namespace tandem {
 enum class KvFormat { kBf16, kFp32 };
 
 struct EngineOptions {
-  int tp_size = 1;                  // world of ranks: 1, 2, 4, 8 or 16
-  int dp_size = 1;                  // replicas; divides tp_size
-  int num_draft_tokens = 0;         // k, 0..8; 0 = no speculation
-  int num_threads = 0;              // of all ranks together; 0 = one per core, at least one per rank
-  int block_size = 16;              // KV tokens per block; larger than the context is legal
+  int tp_size = 1;           // world of ranks: 1, 2, 4, 8 or 16
+  int dp_size = 1;           // replicas; divides tp_size
+  int num_draft_tokens = 0;  // k, 0..8; 0 = no speculation
+  int num_threads = 0;       // of all ranks together; 0 = one per core, at least one per rank
+  int block_size = 16;       // KV tokens per block; larger than the context is legal
   KvFormat kv_format = KvFormat::kBf16;
-  int max_num_seqs = 16;            // running sequences per replica
-  int chunked_prefill_size = 512;   // prompt rows per step and replica
-  int max_step_rows = 0;            // prompt rows of a step over all replicas while any decodes; 0 = derived
-  int64_t max_total_tokens = 0;     // KV tokens per replica; 0 = max_num_seqs x context within memory
-  int context_length = 0;           // 0 = the model's
+  int max_num_seqs = 16;           // running sequences per replica
+  int chunked_prefill_size = 512;  // prompt rows per step and replica
+  int max_step_rows = 0;  // prompt rows of a step over all replicas while any decodes; 0 = derived
+  int64_t max_total_tokens = 0;  // KV tokens per replica; 0 = max_num_seqs x context within memory
+  int context_length = 0;        // 0 = the model's
   bool copying_communicator = false;  // private buffers per rank, everything travels
   double collective_deadline_seconds = 60;
   EngineHooks hooks;
@@ -42,7 +43,7 @@ struct EngineInfo {
   int num_threads = 0;
   std::vector<int64_t> rank_weight_bytes;  // held by each rank alone
   int64_t shared_weight_bytes = 0;         // held once for all ranks
-  std::string start_block;                 // several lines for people: layout, speculation, KV, memory
+  std::string start_block;  // several lines for people: layout, speculation, KV, memory
 };
 
 // Called on an engine thread, in order for each request; must not block. Copy what is needed.
@@ -65,8 +66,8 @@ class Engine {
   // Starts stepping. Requests submitted before are all there at the first step, in order.
   virtual void Start() = 0;
 
-  // Takes over the request, or says why it can never be served (empty or too long prompt, bad token, bad
-  // replica, bad parameters). Nothing is sent to `sink` when an error is returned.
+  // Takes over the request, or says why it can never be served (empty or too long prompt, bad
+  // token, bad replica, bad parameters). Nothing is sent to `sink` when an error is returned.
   virtual Status Submit(GenerationRequest request, EventSink sink) = 0;
 
   // The request ends with kCancelled in one of the next steps; unknown ids are ignored.

@@ -31,11 +31,12 @@ RankLoop::RankLoop(const RankSetup& setup)
       team_(setup.num_threads, setup.spin),
       inputs_(setup.limits, layout_, setup.rank, setup.options.num_draft_tokens) {
   const EngineOptions& options = setup.options;
-  model_ = std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits,
-                                       FormatOf(options.kv_format), CachesOf(setup), world_, group_);
-  rank_step_ = std::make_unique<RankStep>(
-      *model_, inputs_, setup.limits, static_cast<int32_t>(setup.weights->config().vocab_size),
-      options.num_draft_tokens, setup.num_threads, group_);
+  model_ =
+      std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits,
+                                  FormatOf(options.kv_format), CachesOf(setup), world_, group_);
+  rank_step_ = std::make_unique<RankStep>(*model_, inputs_, setup.limits,
+                                          static_cast<int32_t>(setup.weights->config().vocab_size),
+                                          options.num_draft_tokens, setup.num_threads, group_);
   if (!leader_) return;
   scheduler_.emplace(
       SchedulerOptions{options.context_length, options.block_size, options.max_num_seqs,
@@ -66,12 +67,10 @@ Status RankLoop::RunSteps() {
     if (leader_) message = Propose().Serialize();
     RETURN_IF_ERROR(group_.Broadcast({"plan"}, 0, message));
     StepPlan plan = StepPlan::Deserialize(message);
-    const StepRecord record =
-        MakeRecord(plan, commit_hash_, setup_.options.num_draft_tokens,
-                   setup_.options.max_step_rows, layout_, setup_.rank);
+    const StepRecord record = MakeRecord(plan, commit_hash_, setup_.options.num_draft_tokens,
+                                         setup_.options.max_step_rows, layout_, setup_.rank);
     RETURN_IF_ERROR(world_.AllGather({"record"}, &record, sizeof record, records.data()));
-    ASSIGN_OR_RETURN(const GroupPlan group,
-                     Agree(records, layout_, setup_.options.max_step_rows));
+    ASSIGN_OR_RETURN(const GroupPlan group, Agree(records, layout_, setup_.options.max_step_rows));
     if (group.stop) return Status();
     if (group.any_work) {
       RETURN_IF_ERROR(Step(std::move(plan), group));
@@ -115,11 +114,11 @@ Status RankLoop::Step(StepPlan plan, const GroupPlan& group) {
   commit_hash_ = rank_step_->CommitHash(commit_hash_);
   StepObservation observation;
   if (leader_) {
-    scheduler_->Commit(plan,
-                       {{rank_step_->sampled(), static_cast<size_t>(inputs_.num_head_rows())},
-                        {rank_step_->drafts(),
-                         static_cast<size_t>(inputs_.num_draft_rows()) * kMaxDraftTokens}},
-                       step_);
+    scheduler_->Commit(
+        plan,
+        {{rank_step_->sampled(), static_cast<size_t>(inputs_.num_head_rows())},
+         {rank_step_->drafts(), static_cast<size_t>(inputs_.num_draft_rows()) * kMaxDraftTokens}},
+        step_);
     PublishStatus(step_ + 1);
     observation.blocks_in_use = scheduler_->pool().num_blocks() - scheduler_->pool().num_free();
   }

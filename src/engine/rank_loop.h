@@ -50,7 +50,8 @@ class RankLoop {
   // Collective: every rank constructs its own, on its own thread.
   explicit RankLoop(const RankSetup& setup);
 
-  // Steps until the engine stops (ok) or a collective fails. The leader has then ended all its requests.
+  // Steps until the engine stops (ok) or a collective fails. The leader has then ended all its
+  // requests.
   Status Run();
 
   int64_t workspace_bytes() const { return model_->workspace_bytes(); }

@@ -1,5 +1,5 @@
-// The program of one step on one rank: target, sampling, acceptance, fill and draft passes, recorded over StepInputs. Runs
-// on busy and idle ranks alike.
+// The program of one step on one rank: target, sampling, acceptance, fill and draft passes,
+// recorded over StepInputs. Runs on busy and idle ranks alike.
 #pragma once
 
 #include "engine/step_inputs.h"
@@ -13,7 +13,8 @@ class RankStep {
   RankStep(RankModel& model, StepInputs& inputs, const RowLimits& limits, int32_t vocab_size,
            int num_draft_tokens, int num_threads, Communicator& group);
 
-  // Records a step with `k_draft` draft passes. With an engine started for speculation every step fills.
+  // Records a step with `k_draft` draft passes. With an engine started for speculation every step
+  // fills.
   void Record(Program& program, int k_draft);
 
   // Valid after the program has run, on every rank of the replica.

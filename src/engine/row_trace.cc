@@ -22,8 +22,7 @@ std::optional<std::string> RowTrace::FirstDifference(const RowTrace& reference,
     const Operation& op = reference.operations_[key.operation];
     const auto index = other.index_.find(op);
     if (index == other.index_.end()) continue;
-    const auto it =
-        other.hashes_.find({key.request_id, key.position, index->second, key.unit});
+    const auto it = other.hashes_.find({key.request_id, key.position, index->second, key.unit});
     if (it == other.hashes_.end() || it->second == hash) continue;
     return fmt::format("operation {} of layer {} (pass {}), request {}, position {}, unit {}",
                        op.name, op.layer, op.pass, key.request_id, key.position, key.unit);

@@ -1,4 +1,5 @@
-// Keeps a hash of every output row of every operation, to find the first place where two runs part. A tool of tests and of
+// Keeps a hash of every output row of every operation, to find the first place where two runs part.
+// A tool of tests and of
 // --trace-rows; costs a look-up per row.
 #pragma once
 
@@ -13,15 +14,16 @@
 
 namespace tandem {
 
-// A row that is computed again (a rejected draft's position, a replayed request) keeps its last hash, which is that of
-// the true row once the request is done. Thread-safe.
+// A row that is computed again (a rejected draft's position, a replayed request) keeps its last
+// hash, which is that of the true row once the request is done. Thread-safe.
 class RowTrace : public RowTracer {
  public:
   void Row(const OpTag& op, uint64_t request_id, int64_t position, int unit, const void* data,
            size_t bytes) override;
 
-  // The first difference in rows that both runs computed: lowest position of the lowest request, then the operation
-  // that runs first in `reference`. A sentence naming operation, layer, pass, request, position and unit.
+  // The first difference in rows that both runs computed: lowest position of the lowest request,
+  // then the operation that runs first in `reference`. A sentence naming operation, layer, pass,
+  // request, position and unit.
   static std::optional<std::string> FirstDifference(const RowTrace& reference,
                                                     const RowTrace& other);
 

@@ -40,9 +40,8 @@ Scheduler::~Scheduler() = default;
 void Scheduler::Add(GenerationRequest request, EventSink sink) {
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = request.prompt;
-  sequence->limit = static_cast<int32_t>(
-      std::min<int64_t>(options_.context_length,
-                        static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
+  sequence->limit = static_cast<int32_t>(std::min<int64_t>(
+      options_.context_length, static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
   sequence->request = std::move(request);
   sequence->sink = std::move(sink);
   sequence->statistics.accepted_per_position.resize(options_.num_draft_tokens);
@@ -76,7 +75,8 @@ void Scheduler::EndAll(FinishReason reason, const std::string& error) {
   end(arriving_);
 }
 
-// Moves what has arrived into the queue and from there, in order, into the running set while blocks and places last.
+// Moves what has arrived into the queue and from there, in order, into the running set while blocks
+// and places last.
 void Scheduler::Admit(int64_t step) {
   for (auto it = arriving_.begin(); it != arriving_.end();) {
     if ((*it)->request.arrival_step > step && !(*it)->cancelled) {
@@ -211,7 +211,8 @@ TokenLogprob ToLogprob(const SampleResult& result, int32_t token) {
 
 }  // namespace
 
-// Appends the tokens that a window (or a final chunk, a window of one row) emitted, cut by the stop rules.
+// Appends the tokens that a window (or a final chunk, a window of one row) emitted, cut by the stop
+// rules.
 void Scheduler::EmitWindow(Sequence& sequence, const PlanSequence& entry, const SampleResult* head,
                            TokenEvent& event) {
   const int32_t drafted = entry.is_chunk() ? 0 : entry.num_rows - 1;
@@ -305,8 +306,7 @@ ReplicaStatus Scheduler::status() const {
   status.running = static_cast<int32_t>(running_.size());
   status.queued = static_cast<int32_t>(queue_.size() + arriving_.size());
   status.kv_tokens_total = int64_t{pool_.num_blocks()} * options_.block_size;
-  status.kv_tokens_used =
-      int64_t{pool_.num_blocks() - pool_.num_free()} * options_.block_size;
+  status.kv_tokens_used = int64_t{pool_.num_blocks() - pool_.num_free()} * options_.block_size;
   return status;
 }
 

@@ -1,10 +1,13 @@
-// One replica's scheduler: decides which rows of which requests the next step brings, owns their KV blocks, and turns a
-// step's results into token events. First come, first served; runs on the replica leader's thread only.
+// One replica's scheduler: decides which rows of which requests the next step brings, owns their KV
+// blocks, and turns a step's results into token events. First come, first served; runs on the
+// replica leader's thread only.
 //
 // Invariants:
-// 1. A sequence is let in only if all blocks it can ever need are promised to it, so no step fails for want of blocks.
+// 1. A sequence is let in only if all blocks it can ever need are promised to it, so no step fails
+// for want of blocks.
 // 2. Decoding sequences are in every step, whatever prompts wait beside them.
-// 3. When a request ends, for whatever reason, its blocks are back in the pool before its last event is sent.
+// 3. When a request ends, for whatever reason, its blocks are back in the pool before its last
+// event is sent.
 #pragma once
 
 #include <deque>
@@ -28,8 +31,8 @@ struct SchedulerOptions {
   int32_t num_draft_tokens = 0;
 };
 
-// Most prompt rows per step and replica whose log-probabilities are wanted: their logits are held together (64 rows of a
-// 129,280-token vocabulary are 33 MB).
+// Most prompt rows per step and replica whose log-probabilities are wanted: their logits are held
+// together (64 rows of a 129,280-token vocabulary are 33 MB).
 inline constexpr int32_t kMaxPromptLogprobRows = 64;
 
 // What a step computed for one replica, in the order of the (truncated) plan.
@@ -38,7 +41,8 @@ struct StepResults {
   std::span<const int32_t> drafts;     // [drafting sequence][kMaxDraftTokens]
 };
 
-// Accepted drafts of a window: the longest prefix of tokens[1..] equal to what was sampled at the row before.
+// Accepted drafts of a window: the longest prefix of tokens[1..] equal to what was sampled at the
+// row before.
 int32_t AcceptedDrafts(std::span<const int32_t> window_tokens, const SampleResult* sampled);
 
 class Scheduler {

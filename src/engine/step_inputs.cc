@@ -32,8 +32,7 @@ StepInputs::StepInputs(const RowLimits& limits, const Layout& layout, int rank,
 
 void StepInputs::FillSplits(const GroupPlan& group) {
   const int leader = layout_.leader(layout_.replica(rank_));
-  const auto copy = [&](const std::array<int32_t, kMaxRanks + 1>& all, Splits& world,
-                        Splits& own) {
+  const auto copy = [&](const std::array<int32_t, kMaxRanks + 1>& all, Splits& world, Splits& own) {
     std::copy_n(all.begin(), world.size(), world.begin());
     for (size_t i = 0; i < own.size(); ++i) own[i] = all[leader + i] - all[leader];
   };

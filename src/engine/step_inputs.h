@@ -1,5 +1,6 @@
-// The buffers of one rank that a step's program reads: row lists, splits and tables, refilled for every step, and what
-// acceptance derives from the sampled tokens inside a step. No kernels and no scheduling.
+// The buffers of one rank that a step's program reads: row lists, splits and tables, refilled for
+// every step, and what acceptance derives from the sampled tokens inside a step. No kernels and no
+// scheduling.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,21 @@ namespace tandem {
 // A row whose logits are wanted.
 struct HeadRow {
   SamplingParams sampling;
-  int32_t position = 0;   // of the token that the row chooses
-  int32_t given = -1;     // a prompt token whose log-probability is wanted; -1: sample
-  int32_t num_top = -1;   // log-probabilities: -1 none, else the token's and the best num_top
+  int32_t position = 0;  // of the token that the row chooses
+  int32_t given = -1;    // a prompt token whose log-probability is wanted; -1: sample
+  int32_t num_top = -1;  // log-probabilities: -1 none, else the token's and the best num_top
 };
 
 class StepInputs {
  public:
   StepInputs(const RowLimits& limits, const Layout& layout, int rank, int num_draft_tokens);
 
-  // Fills everything known before the step. REQUIRES: `plan` is truncated as `group` says, and stays alive and
-  // unchanged to the end of the step (its block tables are read in place).
+  // Fills everything known before the step. REQUIRES: `plan` is truncated as `group` says, and
+  // stays alive and unchanged to the end of the step (its block tables are read in place).
   void Fill(const StepPlan& plan, const GroupPlan& group);
 
-  // Fills what follows from the sampled tokens, `sampled[i]` of head row i: next tokens and rows of the fill, first
-  // draft rows. The same on every rank of the replica.
+  // Fills what follows from the sampled tokens, `sampled[i]` of head row i: next tokens and rows of
+  // the fill, first draft rows. The same on every rank of the replica.
   void Accept(const SampleResult* sampled);
 
   RowBatch target() const { return Batch(row_begin_, row_world_, rows_, row_ids_); }

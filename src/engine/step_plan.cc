@@ -97,8 +97,8 @@ StepShape ShapeOf(const StepPlan& plan, int32_t max_prompt_rows, int k, int attn
   for (const PlanSequence& s : cut.sequences) {
     row += s.num_rows;  // head rows are the last ones of a sequence
     const Range head{row - s.head_rows(), row};
-    shape.rank_head_rows += static_cast<int32_t>(std::max<int64_t>(
-        0, std::min(head.end, own.end) - std::max(head.begin, own.begin)));
+    shape.rank_head_rows += static_cast<int32_t>(
+        std::max<int64_t>(0, std::min(head.end, own.end) - std::max(head.begin, own.begin)));
   }
   return shape;
 }

@@ -1,5 +1,6 @@
-// What a step will compute: one replica's plan, the small record of it that ranks exchange, and the group plan that every
-// rank derives from all records. Pure functions of values; no model, no threads.
+// What a step will compute: one replica's plan, the small record of it that ranks exchange, and the
+// group plan that every rank derives from all records. Pure functions of values; no model, no
+// threads.
 #pragma once
 
 #include <array>
@@ -30,7 +31,8 @@ struct PlanSequence {
   int32_t limit = 0;        // min(context, prompt + max_tokens)
   int32_t logprobs = -1;
   int32_t prompt_logprobs = -1;
-  int32_t token_begin = 0;  // into tokens: the rows', and for a chunk the rest of what was proposed + 1 more if not final
+  int32_t token_begin = 0;  // into tokens: the rows', and for a chunk the rest of what was proposed
+                            // + 1 more if not final
   int32_t block_begin = 0;
   int32_t num_blocks = 0;
 
@@ -43,7 +45,8 @@ struct PlanSequence {
     if (!is_chunk() || prompt_logprobs >= 0) return num_rows;
     return is_final_chunk() ? 1 : 0;
   }
-  // How many drafts the next window can hold at most, given that this step emits at least one token.
+  // How many drafts the next window can hold at most, given that this step emits at least one
+  // token.
   int32_t useful_drafts(int32_t k) const {
     if (!emits()) return 0;
     const int32_t known = is_chunk() ? prompt_size : start + 1;
@@ -91,7 +94,8 @@ struct StepRecord {
   int32_t k_verify = 0;
   int32_t prompt_rows = 0;
   StepShape free_shape;  // if nobody decodes
-  std::array<StepShape, kMaxRanks> shared_shape;  // [n - 1]: if n replicas with prompt rows share max_step_rows
+  std::array<StepShape, kMaxRanks>
+      shared_shape;  // [n - 1]: if n replicas with prompt rows share max_step_rows
 };
 
 StepRecord MakeRecord(const StepPlan& plan, uint64_t commit_hash, int k, int max_step_rows,
@@ -108,7 +112,7 @@ struct GroupPlan {
   int32_t max_prompt_rows = kNoPromptLimit;  // of each replica
   int k_verify = 0;
   int k_draft = 0;
-  bool mixed = false;  // some replica decodes
+  bool mixed = false;       // some replica decodes
   int32_t prompt_rows = 0;  // at most, over all replicas
   // [rank]..[rank + 1]: rows of that rank, as prefix sums over the world.
   std::array<int32_t, kMaxRanks + 1> row_begin{}, head_begin{}, draft_begin{};

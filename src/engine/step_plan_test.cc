@@ -36,15 +36,16 @@ StepPlan PlanOf(std::vector<PlanSequence> sequences) {
   return plan;
 }
 
-Layout MakeLayout(int tp, int dp) { return *Layout::Make(tp, dp); }
+Layout MakeLayout(int tp, int dp) {
+  return *Layout::Make(tp, dp);
+}
 
 // The records of all ranks, one plan per replica.
 std::vector<StepRecord> RecordsOf(const std::vector<StepPlan>& plans, const Layout& layout, int k,
                                   int max_step_rows) {
   std::vector<StepRecord> records;
   for (int rank = 0; rank < layout.tp_size(); ++rank) {
-    records.push_back(
-        MakeRecord(plans[layout.replica(rank)], 7, k, max_step_rows, layout, rank));
+    records.push_back(MakeRecord(plans[layout.replica(rank)], 7, k, max_step_rows, layout, rank));
   }
   return records;
 }
@@ -117,8 +118,8 @@ TEST(StepPlan, HeadRowsFollowFromKindAndNotFromCounts) {
   EXPECT_EQ(logprobs.head_rows(), 4);
 }
 
-// The step emits at least one token, so of limit - known tokens that may come, one is gone, and the window after it
-// holds at most all but one of the rest.
+// The step emits at least one token, so of limit - known tokens that may come, one is gone, and the
+// window after it holds at most all but one of the rest.
 TEST(StepPlan, UsefulDraftsAtEveryDistanceFromTheLimit) {
   for (int k = 0; k <= kMaxDraftTokens; ++k) {
     for (int remaining = 1; remaining <= 12; ++remaining) {
@@ -147,7 +148,8 @@ StepPlan RandomPlan(std::mt19937& random) {
   return PlanOf(std::move(sequences));
 }
 
-// Whatever the split, the ranks' parts are the whole, which is counted here one sequence after the other.
+// Whatever the split, the ranks' parts are the whole, which is counted here one sequence after the
+// other.
 TEST(ShapeOf, PartsOfAllSplitsSumToTheWhole) {
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {

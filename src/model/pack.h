@@ -1,4 +1,5 @@
-// Packs parts of checkpoint tensors for the matrix kernels. Bits of weights are never changed, only moved or widened.
+// Packs parts of checkpoint tensors for the matrix kernels. Bits of weights are never changed, only
+// moved or widened.
 #pragma once
 
 #include "model/safetensors.h"
@@ -7,8 +8,8 @@
 
 namespace tandem {
 
-// Rows `rows` and columns `columns` of a matrix [out, in], as W with W.columns() = rows. `type` must hold the tensor's
-// format (BF16 packs as either, F32 as FP32).
+// Rows `rows` and columns `columns` of a matrix [out, in], as W with W.columns() = rows. `type`
+// must hold the tensor's format (BF16 packs as either, F32 as FP32).
 PackedMatrix PackMatrix(const TensorView& tensor, Range rows, Range columns, WeightType type);
 // The same in the tensor's own format.
 PackedMatrix PackMatrix(const TensorView& tensor, Range rows, Range columns);

@@ -1,5 +1,5 @@
-// The attention half of a decoder layer (MODEL.md 2.3, DESIGN 4 and 7): latents and query inputs on the row's owner, heads
-// on every rank of the group.
+// The attention half of a decoder layer (MODEL.md 2.3, DESIGN 4 and 7): latents and query inputs on
+// the row's owner, heads on every rank of the group.
 #include <cstring>
 
 #include "model/rank_model.h"
@@ -12,8 +12,9 @@ void RankModel::WriteLatent(int64_t layer, const AttentionRow& row, int64_t repl
   std::memcpy(cache.Slot(row.table, row.position), LatentOf(replica_row), cache.slot_bytes);
 }
 
-// hidden_ = RMSNorm(x_), and each own row's latent in the cache's format behind its gathered row. Where the group shares
-// one cache, the owner writes it at once.
+// hidden_ = RMSNorm(x_), and each own row's latent in the cache's format: where the group shares
+// one cache, the owner writes it there, and nothing else, since a fill meets nobody and peers may
+// be at the next pass already; else it lies behind the row that is gathered.
 void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const RowBatch& batch,
                               bool write) {
   const LayerCommon& common = weights_.common(layer);
@@ -22,7 +23,7 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
   program.Add({"kv_a", l, pass}, [=, this, &common](const Worker& worker) {
     Matmul(common.kv_a, {hidden_.data, hidden_.stride}, OwnRows(batch).size(), latents_, worker);
   });
-  const bool write_now = write && group_.shares_memory();
+  const bool in_place = group_.shares_memory();
   program.Add(
       {"latent", l, pass},
       [=, this, &common](const Worker& worker) {
@@ -34,11 +35,16 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
           RmsNorm(latent, common.kv_a_norm.data(), config_.kv_lora_rank,
                   static_cast<float>(config_.rms_norm_eps), latent);
           if (row.active) weights_.rope().Rotate(row.position, latent + config_.kv_lora_rank);
-          EncodeLatent(format_, latent, latent_size_, LatentOf(own.begin + i));
-          if (write_now) WriteLatent(layer, row, own.begin + i);
+          if (!in_place) {
+            EncodeLatent(format_, latent, latent_size_, LatentOf(own.begin + i));
+          } else if (write && row.active) {
+            EncodeLatent(format_, latent, latent_size_,
+                         caches_[layer].Slot(row.table, row.position));
+          }
         }
       },
-      TraceOwn(batch, latents_.data, latents_.stride * sizeof(float), latent_size_ * sizeof(float)));
+      TraceOwn(batch, latents_.data, latents_.stride * sizeof(float),
+               latent_size_ * sizeof(float)));
 }
 
 // The inputs of the query projection, gathered within the group.
@@ -70,9 +76,10 @@ void RankModel::RecordQueries(Program& program, int64_t layer, int pass, const R
   });
 }
 
-// Every rank of the group gets all query inputs and latents; where each has a cache of its own it writes all rows.
-void RankModel::RecordGatherLatents(Program& program, int64_t layer, int pass, const RowBatch& batch,
-                                    bool write) {
+// Every rank of the group gets all query inputs and latents; where each has a cache of its own it
+// writes all rows.
+void RankModel::RecordGatherLatents(Program& program, int64_t layer, int pass,
+                                    const RowBatch& batch, bool write) {
   const int l = static_cast<int>(layer);
   const int index = l * 16 + pass;  // at most 8 draft passes
   program.AddCollective({"gather_rows", l, pass}, [=, this] {
@@ -82,7 +89,8 @@ void RankModel::RecordGatherLatents(Program& program, int64_t layer, int pass, c
   if (write && !group_.shares_memory()) {
     program.Add({"write_latents", l, pass}, [=, this](const Worker& worker) {
       const Range rows = RowsOfWorker(ReplicaRows(batch), worker);
-      for (int64_t row = rows.begin; row < rows.end; ++row) WriteLatent(layer, batch.rows[row], row);
+      for (int64_t row = rows.begin; row < rows.end; ++row)
+        WriteLatent(layer, batch.rows[row], row);
     });
   }
 }

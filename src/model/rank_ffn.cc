@@ -1,5 +1,5 @@
-// The feed-forward half of a decoder layer (MODEL.md 2.4, DESIGN 4 and 7): residual, norm and router on the row's owner;
-// dense columns and whole experts of every rank on all replicas' rows.
+// The feed-forward half of a decoder layer (MODEL.md 2.4, DESIGN 4 and 7): residual, norm and
+// router on the row's owner; dense columns and whole experts of every rank on all replicas' rows.
 #include "model/rank_model.h"
 
 namespace tandem {
@@ -24,8 +24,8 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));
   if (!config_.IsMoeLayer(layer)) return;
   program.Add({"router", l, pass}, [=, this, &common](const Worker& worker) {
-    Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_}, OwnRows(batch).size(),
-           router_logits_, worker);
+    Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_},
+           OwnRows(batch).size(), router_logits_, worker);
   });
   RouterChoice choice;
   choice.num_experts = static_cast<int>(config_.n_routed_experts);
@@ -53,7 +53,8 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
 void RankModel::RecordExperts(Program& program, int64_t layer, int pass, const RowBatch& batch) {
   const FfnShard& shard = weights_.ffn(layer, rank_);
   const int l = static_cast<int>(layer);
-  const OutputRows pieces{reinterpret_cast<float*>(world_pieces_->local()), 2 * config_.hidden_size};
+  const OutputRows pieces{reinterpret_cast<float*>(world_pieces_->local()),
+                          2 * config_.hidden_size};
   program.Add({"group_experts", l, pass}, [=, this, &shard](const Worker& worker) {
     if (worker.thread != 0) return;
     GroupByExpert(ExpertIds(0), ExpertWeightsOf(0), world_stride_, AllRows(batch),

@@ -35,8 +35,8 @@ T* RankModel::Allocate(int64_t count) {
 }
 
 RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& limits,
-                     LatentFormat format, std::vector<LatentCache> layer_caches, Communicator& world,
-                     Communicator& group)
+                     LatentFormat format, std::vector<LatentCache> layer_caches,
+                     Communicator& world, Communicator& group)
     : weights_(weights),
       config_(weights.config()),
       rank_(rank),
@@ -48,7 +48,8 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
       num_heads_(weights.attention(0, rank).heads.size()),
       latent_size_(config_.kv_lora_rank + config_.qk_rope_head_dim),
       query_input_(config_.q_lora_rank > 0 ? config_.q_lora_rank : config_.hidden_size),
-      group_stride_(query_input_ + CeilDiv(latent_size_ * static_cast<int64_t>(BytesOf(format)), 4)),
+      group_stride_(query_input_ +
+                    CeilDiv(latent_size_ * static_cast<int64_t>(BytesOf(format)), 4)),
       world_stride_(config_.hidden_size + 2 * config_.num_experts_per_tok) {
   const int64_t hidden = config_.hidden_size, heads = num_heads_;
   const int64_t own = CeilDiv(limits.rows, group.size());
@@ -179,8 +180,8 @@ void RankModel::RecordHead(Program& program, int pass, const RowBatch& batch,
   const PackedMatrix& matrix = pass == 0 ? weights_.head(rank_) : weights_.mtp_head(rank_);
   float* logits = reinterpret_cast<float*>(logit_pieces_->local());
   program.Add({"head", -1, pass}, [=, this, &matrix](const Worker& worker) {
-    Matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()],
-           {logits, matrix.columns()}, worker);
+    Matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()], {logits, matrix.columns()},
+           worker);
   });
   program.AddCollective({"collect_logits", -1, pass}, [=, this] {
     return world_.CollectRows({"logits", pass}, *logit_pieces_, logit_piece_bytes_,
@@ -220,7 +221,8 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
   program.Add(
       {"eh_proj", layer, pass},
       [=, this, &mtp](const Worker& worker) {
-        Matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(), x_, worker);
+        Matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(), x_,
+               worker);
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), config_.hidden_size * sizeof(float)));
 }
@@ -234,13 +236,14 @@ void RankModel::RecordFill(Program& program, const RowBatch& batch, const int32_
   }
 }
 
-void RankModel::RecordDraft(Program& program, int pass, const RowBatch& batch, const int32_t* tokens,
-                            const int32_t* state_rows) {
+void RankModel::RecordDraft(Program& program, int pass, const RowBatch& batch,
+                            const int32_t* tokens, const int32_t* state_rows) {
   const float* gathered = reinterpret_cast<const float*>(head_rows_->local());
-  RecordMtpInput(program, pass, batch, tokens, [=, this](int64_t own_row, int64_t row) -> const float* {
-    if (pass == 1) return gathered + int64_t{state_rows[row]} * config_.hidden_size;
-    return draft_states_.row(own_row);
-  });
+  RecordMtpInput(program, pass, batch, tokens,
+                 [=, this](int64_t own_row, int64_t row) -> const float* {
+                   if (pass == 1) return gathered + int64_t{state_rows[row]} * config_.hidden_size;
+                   return draft_states_.row(own_row);
+                 });
   RecordLayer(program, config_.num_hidden_layers, pass, batch);
   RecordNorm(program, {"draft_norm", static_cast<int>(config_.num_hidden_layers), pass}, batch,
              weights_.mtp().head_norm, draft_states_);

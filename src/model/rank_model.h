@@ -1,10 +1,13 @@
-// The forward passes of one rank: records the operations of decoder layers, head and MTP module into a program. Sees its
-// slice of rows and two communicators; never counts of replicas, idle ranks, or whether a program will be used again.
+// The forward passes of one rank: records the operations of decoder layers, head and MTP module
+// into a program. Sees its slice of rows and two communicators; never counts of replicas, idle
+// ranks, or whether a program will be used again.
 //
 // Invariants:
 // 1. Row counts, tokens and positions are read from the batch's arrays when the program runs.
-// 2. The number and order of recorded operations depend on the model and the communicators only, never on rows.
-// 3. Residual streams are FP32 and belong to the row's owner, rank i of the group for rows [group_begin[i],
+// 2. The number and order of recorded operations depend on the model and the communicators only,
+// never on rows.
+// 3. Residual streams are FP32 and belong to the row's owner, rank i of the group for rows
+// [group_begin[i],
 //    group_begin[i+1]).
 #pragma once
 
@@ -17,7 +20,8 @@
 
 namespace tandem {
 
-// Most rows that one step can bring, per replica (group); the same on all ranks. Sizes every buffer.
+// Most rows that one step can bring, per replica (group); the same on all ranks. Sizes every
+// buffer.
 struct RowLimits {
   int32_t rows = 0;        // prefill rows and windows
   int32_t head_rows = 0;   // rows that get logits
@@ -33,38 +37,41 @@ struct RowIdentity {
 // The rows of one pass; all pointers stay valid as long as the program.
 struct RowBatch {
   const int32_t* group_begin = nullptr;  // [group size + 1]: this replica's rows by owner
-  const int32_t* world_begin = nullptr;  // [world size + 1]: all replicas' rows by owner, replica after replica
-  const AttentionRow* rows = nullptr;    // [replica rows]: table, slot, active
-  const RowIdentity* identity = nullptr; // [replica rows]
+  const int32_t* world_begin =
+      nullptr;  // [world size + 1]: all replicas' rows by owner, replica after replica
+  const AttentionRow* rows = nullptr;     // [replica rows]: table, slot, active
+  const RowIdentity* identity = nullptr;  // [replica rows]
 };
 
 // Rows that get logits, split like rows.
 struct HeadBatch {
   const int32_t* group_begin = nullptr;
   const int32_t* world_begin = nullptr;
-  const int32_t* rows = nullptr;  // [replica head rows]: their places in the RowBatch, ascending; null: the same
+  const int32_t* rows =
+      nullptr;  // [replica head rows]: their places in the RowBatch, ascending; null: the same
 };
 
 class RankModel {
  public:
-  // `layer_cache(layer)` = where the latents of a layer live for this rank. Collective: allocates shared buffers.
+  // `layer_cache(layer)` = where the latents of a layer live for this rank. Collective: allocates
+  // shared buffers.
   RankModel(const ModelWeights& weights, int rank, const RowLimits& limits, LatentFormat format,
             std::vector<LatentCache> layer_caches, Communicator& world, Communicator& group);
 
   // Target: embedding, layers 0..num_hidden_layers-1, final norm into states.
   void RecordTarget(Program& program, const RowBatch& batch, const int32_t* tokens);
 
-  // Logits of head rows. After it, ReadLogits gives this rank's own head rows. Pass 0 reads the target's states, others
-  // the draft's.
+  // Logits of head rows. After it, ReadLogits gives this rank's own head rows. Pass 0 reads the
+  // target's states, others the draft's.
   void RecordHead(Program& program, int pass, const RowBatch& batch, const HeadBatch& head);
 
-  // The MTP module's latents for rows (next_tokens[row], the target's state of the row), written to slot
-  // batch.rows[row].position where active. No attention, no experts.
+  // The MTP module's latents for rows (next_tokens[row], the target's state of the row), written to
+  // slot batch.rows[row].position where active. No attention, no experts.
   void RecordFill(Program& program, const RowBatch& batch, const int32_t* next_tokens);
 
-  // Draft pass `pass` >= 1: one module row per drafting sequence from tokens[row] and, in pass 1, the target's state at
-  // state_rows[row] of all gathered head rows, later this rank's own draft states. Pass 1's latents are those that the
-  // fill has written.
+  // Draft pass `pass` >= 1: one module row per drafting sequence from tokens[row] and, in pass 1,
+  // the target's state at state_rows[row] of all gathered head rows, later this rank's own draft
+  // states. Pass 1's latents are those that the fill has written.
   void RecordDraft(Program& program, int pass, const RowBatch& batch, const int32_t* tokens,
                    const int32_t* state_rows);
 
@@ -87,7 +94,8 @@ class RankModel {
                       std::function<const float*(int64_t own_row, int64_t row)> state);
   void RecordNorm(Program& program, OpTag tag, const RowBatch& batch, const Buffer<float>& weight,
                   OutputRows out);
-  Program::Trace TraceOwn(const RowBatch& batch, const void* data, size_t stride, size_t bytes) const;
+  Program::Trace TraceOwn(const RowBatch& batch, const void* data, size_t stride,
+                          size_t bytes) const;
   Program::Trace TraceHeads(const RowBatch& batch, OutputRows rows, int64_t head_size,
                             Range heads) const;
 
@@ -97,7 +105,9 @@ class RankModel {
   int64_t ReplicaRows(const RowBatch& batch) const { return batch.group_begin[group_.size()]; }
   int64_t AllRows(const RowBatch& batch) const { return batch.world_begin[world_.size()]; }
   // Own row i of the batch as it lies in the gathered buffers.
-  float* GroupRow(int64_t replica_row) const { return group_rows_data_ + replica_row * group_stride_; }
+  float* GroupRow(int64_t replica_row) const {
+    return group_rows_data_ + replica_row * group_stride_;
+  }
   float* WorldRow(int64_t world_row) const { return world_rows_data_ + world_row * world_stride_; }
   std::byte* LatentOf(int64_t replica_row) const {
     return reinterpret_cast<std::byte*>(GroupRow(replica_row) + query_input_);
@@ -121,9 +131,10 @@ class RankModel {
   const std::vector<LatentCache> caches_;
   Communicator& world_;
   Communicator& group_;
-  const int64_t num_heads_;     // of this rank
-  const int64_t latent_size_;   // values per slot
-  const int64_t query_input_;   // floats of a gathered row before its latent: q_lora_rank or hidden_size
+  const int64_t num_heads_;    // of this rank
+  const int64_t latent_size_;  // values per slot
+  const int64_t
+      query_input_;  // floats of a gathered row before its latent: q_lora_rank or hidden_size
   const int64_t group_stride_, world_stride_;  // floats per gathered row
   int64_t workspace_bytes_ = 0;
   std::vector<Buffer<std::byte>> workspace_;

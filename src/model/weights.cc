@@ -8,9 +8,10 @@
 namespace tandem {
 namespace {
 
-// Bounds of a rank's segments over `units`, in elements counted from the rank's first one: unit u begins at element
-// min(u * unit_size, total).
-std::vector<int32_t> SegmentBounds(Range segments, int64_t units, int64_t unit_size, int64_t total) {
+// Bounds of a rank's segments over `units`, in elements counted from the rank's first one: unit u
+// begins at element min(u * unit_size, total).
+std::vector<int32_t> SegmentBounds(Range segments, int64_t units, int64_t unit_size,
+                                   int64_t total) {
   const auto element = [&](int64_t segment) {
     return std::min(segment * units / kNumSegments * unit_size, total);
   };
@@ -48,12 +49,16 @@ int64_t BytesOf(const LayerCommon& common) {
 
 }  // namespace
 
-// Takes tensors from the checkpoint into a ModelWeights. A tensor that is missing leaves its matrix empty; the
-// checkpoint's Finish() then refuses the model, so no half-filled weights leave this file.
+// Takes tensors from the checkpoint into a ModelWeights. A tensor that is missing leaves its matrix
+// empty; the checkpoint's Finish() then refuses the model, so no half-filled weights leave this
+// file.
 class WeightLoader {
  public:
   WeightLoader(Checkpoint& checkpoint, ModelWeights& weights)
-      : checkpoint_(checkpoint), weights_(weights), config_(weights.config_), layout_(weights.layout_) {}
+      : checkpoint_(checkpoint),
+        weights_(weights),
+        config_(weights.config_),
+        layout_(weights.layout_) {}
 
   void LoadTop() {
     const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
@@ -158,11 +163,11 @@ class WeightLoader {
     AttentionShard shard;
     shard.heads = UnitsOfSegments(heads, segments);
     const Range query_rows{shard.heads.begin * head_dim, shard.heads.end * head_dim};
-    shard.query = config_.q_lora_rank > 0
-                      ? Part(prefix + "q_b_proj.weight", heads * head_dim, config_.q_lora_rank,
-                             query_rows, {0, config_.q_lora_rank})
-                      : Part(prefix + "q_proj.weight", heads * head_dim, hidden, query_rows,
-                             {0, hidden});
+    shard.query =
+        config_.q_lora_rank > 0
+            ? Part(prefix + "q_b_proj.weight", heads * head_dim, config_.q_lora_rank, query_rows,
+                   {0, config_.q_lora_rank})
+            : Part(prefix + "q_proj.weight", heads * head_dim, hidden, query_rows, {0, hidden});
     if (const TensorView* t =
             checkpoint_.Take(prefix + "kv_b_proj.weight", {heads * (nope + v), latent})) {
       for (int64_t h = shard.heads.begin; h < shard.heads.end; ++h) {

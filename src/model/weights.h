@@ -1,5 +1,5 @@
-// A model's weights, packed and divided over the ranks of a layout: what ranks have in common exists once, each rank's part
-// is its own. Loading only; the forward pass is in rank_model.h.
+// A model's weights, packed and divided over the ranks of a layout: what ranks have in common
+// exists once, each rank's part is its own. Loading only; the forward pass is in rank_model.h.
 #pragma once
 
 #include <functional>
@@ -19,36 +19,37 @@ namespace tandem {
 // Of one decoder layer, the same on all ranks.
 struct LayerCommon {
   Buffer<float> input_norm, post_attention_norm;
-  PackedMatrix q_a;          // empty if the model has no q_lora_rank
+  PackedMatrix q_a;  // empty if the model has no q_lora_rank
   Buffer<float> q_a_norm;
-  PackedMatrix kv_a;         // [kv_lora_rank + rope, hidden]
+  PackedMatrix kv_a;  // [kv_lora_rank + rope, hidden]
   Buffer<float> kv_a_norm;
-  PackedMatrix router;       // FP32 [experts, hidden]; empty in a dense layer
+  PackedMatrix router;  // FP32 [experts, hidden]; empty in a dense layer
   Buffer<float> router_bias;
 };
 
 // The heads of one attention rank, in absorbed form (MODEL.md 2.3). Replicas share it.
 struct AttentionShard {
   Range heads;
-  PackedMatrix query;                    // [heads * (nope + rope), q_lora_rank or hidden]
-  std::vector<PackedMatrix> key_up;      // per head: W_UK^T [kv_lora_rank, nope]
-  std::vector<PackedMatrix> value_up;    // per head: W_UV [v, kv_lora_rank]
-  PackedMatrix output;                   // [hidden, heads * v]
-  std::vector<int32_t> output_bounds;    // K bounds of the rank's segments
+  PackedMatrix query;                  // [heads * (nope + rope), q_lora_rank or hidden]
+  std::vector<PackedMatrix> key_up;    // per head: W_UK^T [kv_lora_rank, nope]
+  std::vector<PackedMatrix> value_up;  // per head: W_UV [v, kv_lora_rank]
+  PackedMatrix output;                 // [hidden, heads * v]
+  std::vector<int32_t> output_bounds;  // K bounds of the rank's segments
 };
 
 // Adjacent columns of a gated MLP: whole segments of units of 16.
 struct MlpShard {
-  PackedMatrix gate, up;            // [own columns, hidden]
-  PackedMatrix down;                // [hidden, own columns]
+  PackedMatrix gate, up;             // [own columns, hidden]
+  PackedMatrix down;                 // [hidden, own columns]
   std::vector<int32_t> down_bounds;  // K bounds of the rank's segments
 };
 
 // The feed-forward part of one layer on one rank.
 struct FfnShard {
-  MlpShard mlp;                        // the dense MLP, or the shared experts
-  Range expert_range;                  // global numbers
-  std::vector<ExpertWeights> experts;  // whole experts of the rank's segments; empty in a dense layer
+  MlpShard mlp;        // the dense MLP, or the shared experts
+  Range expert_range;  // global numbers
+  std::vector<ExpertWeights>
+      experts;  // whole experts of the rank's segments; empty in a dense layer
   std::vector<int32_t> expert_bounds;  // local expert bounds of the rank's segments
 };
 
@@ -57,15 +58,17 @@ struct MtpWeights {
   PackedMatrix eh_proj;  // [hidden, 2 hidden], embedding half first
 };
 
-// Immutable after Load; read by all ranks. Layers are numbered as in the checkpoint: the MTP module's layer is
-// num_hidden_layers.
+// Immutable after Load; read by all ranks. Layers are numbered as in the checkpoint: the MTP
+// module's layer is num_hidden_layers.
 class ModelWeights {
  public:
-  // `with_mtp` loads the MTP module; otherwise its tensors are left out. Errors: one InvalidArgument listing every
-  // tensor that is missing, left over or wrongly shaped. progress(fraction) is called on this thread.
-  static Result<std::unique_ptr<ModelWeights>> Load(
-      const std::string& folder, const ModelConfig& config, const Layout& layout, bool with_mtp,
-      int64_t positions, const std::function<void(double)>& progress);
+  // `with_mtp` loads the MTP module; otherwise its tensors are left out. Errors: one
+  // InvalidArgument listing every tensor that is missing, left over or wrongly shaped.
+  // progress(fraction) is called on this thread.
+  static Result<std::unique_ptr<ModelWeights>> Load(const std::string& folder,
+                                                    const ModelConfig& config, const Layout& layout,
+                                                    bool with_mtp, int64_t positions,
+                                                    const std::function<void(double)>& progress);
 
   const ModelConfig& config() const { return config_; }
   const Layout& layout() const { return layout_; }
@@ -98,7 +101,8 @@ class ModelWeights {
 
  private:
   friend class WeightLoader;
-  ModelWeights(const ModelConfig& config, const Layout& layout) : config_(config), layout_(layout) {}
+  ModelWeights(const ModelConfig& config, const Layout& layout)
+      : config_(config), layout_(layout) {}
 
   ModelConfig config_;
   Layout layout_;

@@ -1,5 +1,5 @@
-// Absorbed latent attention (MLA) over the paged cache, rotary embedding and the cache's number formats. The one attention
-// form, for prefill, decode and verification alike; no projections here.
+// Absorbed latent attention (MLA) over the paged cache, rotary embedding and the cache's number
+// formats. The one attention form, for prefill, decode and verification alike; no projections here.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,12 @@ namespace tandem {
 
 enum class LatentFormat { kBf16, kFp32 };
 
-inline size_t BytesOf(LatentFormat format) { return format == LatentFormat::kBf16 ? 2 : 4; }
+inline size_t BytesOf(LatentFormat format) {
+  return format == LatentFormat::kBf16 ? 2 : 4;
+}
 
-// Cosines and sines of YaRN's (or plain) rotary angles: [positions][pairs], multiplied by the model's mscale ratio.
+// Cosines and sines of YaRN's (or plain) rotary angles: [positions][pairs], multiplied by the
+// model's mscale ratio.
 class RopeTable {
  public:
   RopeTable() = default;
@@ -33,7 +36,8 @@ class RopeTable {
 // Writes values in the cache's format.
 void EncodeLatent(LatentFormat format, const float* values, int64_t size, std::byte* out);
 
-// Where the latent rows of one layer live: slot s of a sequence is row s % block_size of block table[s / block_size].
+// Where the latent rows of one layer live: slot s of a sequence is row s % block_size of block
+// table[s / block_size].
 struct LatentCache {
   std::byte* layer = nullptr;  // [blocks][block_size][slot_bytes]
   int64_t slot_bytes = 0;
@@ -46,10 +50,10 @@ struct LatentCache {
 };
 
 struct AttentionShape {
-  int num_heads = 0;        // of this rank
+  int num_heads = 0;  // of this rank
   int kv_lora_rank = 0;
   int rope_dim = 0;
-  float scale = 1.0f;       // softmax scale
+  float scale = 1.0f;  // softmax scale
   LatentFormat format = LatentFormat::kBf16;
 };
 
@@ -60,12 +64,14 @@ struct AttentionRow {
   bool active = false;
 };
 
-// Keys per tile: 64 keys fill four Vec16 of scores, and 64 x 576 floats of converted keys stay in a 256 KiB L2 cache.
+// Keys per tile: 64 keys fill four Vec16 of scores, and 64 x 576 floats of converted keys stay in a
+// 256 KiB L2 cache.
 inline constexpr int kAttentionTile = 64;
 
-// For each row and head: out[row][head][kv_lora_rank] = softmax(scale * (q_latent . c + q_rope . k_rope)) c. Tiles of
-// kAttentionTile keys at absolute positions are computed alone, each with its own maximum, and merged by one left fold.
-// q_latent[row] is [heads][kv_lora_rank]; q_rope[row] points at head 0's rotary part, heads q_rope_head floats apart.
+// For each row and head: out[row][head][kv_lora_rank] = softmax(scale * (q_latent . c + q_rope .
+// k_rope)) c. Tiles of kAttentionTile keys at absolute positions are computed alone, each with its
+// own maximum, and merged by one left fold. q_latent[row] is [heads][kv_lora_rank]; q_rope[row]
+// points at head 0's rotary part, heads q_rope_head floats apart.
 void LatentAttention(const AttentionShape& shape, const LatentCache& cache, int32_t first_key,
                      const AttentionRow* rows, int64_t num_rows, InputRows q_latent,
                      InputRows q_rope, int64_t q_rope_head, OutputRows out, const Worker& worker);

@@ -1,5 +1,6 @@
-// Matrix products with packed weights: y = x W^T in FP32. One fused multiply-add chain over K per output element, so the
-// bits of a row depend on nothing but that row and the weights. No attention and no routing here.
+// Matrix products with packed weights: y = x W^T in FP32. One fused multiply-add chain over K per
+// output element, so the bits of a row depend on nothing but that row and the weights. No attention
+// and no routing here.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,16 @@ namespace tandem {
 
 enum class WeightType { kBf16, kFp32 };
 
-inline size_t BytesOf(WeightType type) { return type == WeightType::kBf16 ? 2 : 4; }
+inline size_t BytesOf(WeightType type) {
+  return type == WeightType::kBf16 ? 2 : 4;
+}
 
 // Columns of one packed panel: one Vec16, the width of an AVX-512 register.
 inline constexpr int64_t kPanel = 16;
 
-// W [columns (outputs), depth (K)] as panels of kPanel columns, K-major inside: element (n, k) is at
-// panel n / 16, place k * 16 + n % 16. The last panel is padded with zeros. Immutable after packing.
+// W [columns (outputs), depth (K)] as panels of kPanel columns, K-major inside: element (n, k) is
+// at panel n / 16, place k * 16 + n % 16. The last panel is padded with zeros. Immutable after
+// packing.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -60,15 +64,16 @@ using OutputRows = RowsOf<float>;
 // y[rows][columns] = x[rows][depth] W^T.
 void Matmul(const PackedMatrix& w, InputRows x, int64_t rows, OutputRows y, const Worker& worker);
 
-// One product per head, in one operation: head h reads x + h * x_head floats and writes y + h * y_head. All heads
-// have equal shapes.
+// One product per head, in one operation: head h reads x + h * x_head floats and writes y + h *
+// y_head. All heads have equal shapes.
 void MatmulHeads(std::span<const PackedMatrix> w, InputRows x, int64_t x_head, int64_t rows,
                  OutputRows y, int64_t y_head, const Worker& worker);
 
-// K is cut at bounds[0] = 0 <= ... <= bounds[S] = depth, S a power of two up to 16; each segment has a chain of its own
-// from +0, and the segments are added in a binary tree (DESIGN 7). An empty segment adds +0.
-void MatmulSegments(const PackedMatrix& w, std::span<const int32_t> bounds, InputRows x, int64_t rows,
-                    OutputRows y, const Worker& worker);
+// K is cut at bounds[0] = 0 <= ... <= bounds[S] = depth, S a power of two up to 16; each segment
+// has a chain of its own from +0, and the segments are added in a binary tree (DESIGN 7). An empty
+// segment adds +0.
+void MatmulSegments(const PackedMatrix& w, std::span<const int32_t> bounds, InputRows x,
+                    int64_t rows, OutputRows y, const Worker& worker);
 
 // y = silu(x G^T) * (x U^T): the first half of a gated MLP. Shapes of gate and up are equal.
 void GateUp(const PackedMatrix& gate, const PackedMatrix& up, InputRows x, int64_t rows,

@@ -1,4 +1,5 @@
-// Operations on rows that need no weights matrix: embedding look-up, RMSNorm, sums of pieces, router choice.
+// Operations on rows that need no weights matrix: embedding look-up, RMSNorm, sums of pieces,
+// router choice.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,13 @@ struct EmbeddingTable {
   void Read(int64_t row, float* out) const;
 };
 
-// y = x * rsqrt(mean(x^2) + eps) * weight for one row of `size`. The sum of squares runs in 16 lanes, added in a fixed
-// tree. y may be x.
+// y = x * rsqrt(mean(x^2) + eps) * weight for one row of `size`. The sum of squares runs in 16
+// lanes, added in a fixed tree. y may be x.
 void RmsNorm(const float* x, const float* weight, int64_t size, float eps, float* y);
 
-// x[row] += tree sum over `parts` of pieces[p][row] (one per rank, a power of two of them), and, where `second` columns
-// follow the first `size` in each piece, x[row] += (first sum + second sum). Row r of part p starts at
-// pieces[p] + r * stride.
+// x[row] += tree sum over `parts` of pieces[p][row] (one per rank: 1, 2, 4, 8 or 16), and, where
+// `second` columns follow the first `size` in each piece, x[row] += (first sum + second sum). Row r
+// of part p starts at pieces[p] + r * stride.
 void AddPieces(std::span<const float* const> pieces, int64_t stride, int64_t size, bool two_sums,
                int64_t row, float* x);
 
@@ -40,10 +41,12 @@ struct RouterChoice {
   int top_k = 0;
   bool normalize = true;
   float scale = 1.0f;
-  const float* bias = nullptr;  // e_score_correction_bias [num_experts]: takes part in the choice only
+  const float* bias =
+      nullptr;  // e_score_correction_bias [num_experts]: takes part in the choice only
 };
 
-// ids[top_k] in order of falling biased score (ties: lower id first) and their weights, from un-biased sigmoids.
+// ids[top_k] in order of falling biased score (ties: lower id first) and their weights, from
+// un-biased sigmoids.
 void ChooseExperts(const RouterChoice& choice, const float* logits, int32_t* ids, float* weights);
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// silu(gate x) * (up x) for some rows and one panel; shared by dense, shared-expert and expert kernels in ops/cpu.
+// silu(gate x) * (up x) for some rows and one panel; shared by dense, shared-expert and expert
+// kernels in ops/cpu.
 #pragma once
 
 #include <algorithm>

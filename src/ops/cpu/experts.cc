@@ -8,8 +8,8 @@
 namespace tandem {
 namespace {
 
-// The levels of the segment tree while it is summed, for one panel of columns of all rows: level l holds a finished
-// subtree of 2^l segments. One thread's scratch.
+// The levels of the segment tree while it is summed, for one panel of columns of all rows: level l
+// holds a finished subtree of 2^l segments. One thread's scratch.
 class PanelTree {
  public:
   explicit PanelTree(int64_t rows) : rows_(rows) {}
@@ -46,11 +46,11 @@ class PanelTree {
 };
 
 // sums[row] += weight * (activation . panel) for the pairs of one expert.
-void AddExpert(const ExpertWeights& expert, int64_t panel, const ExpertGroups& groups, int64_t begin,
-               int64_t end, OutputRows activations, Vec16* sums) {
+void AddExpert(const ExpertWeights& expert, int64_t panel, const ExpertGroups& groups,
+               int64_t begin, int64_t end, OutputRows activations, Vec16* sums) {
   for (int64_t pair = begin; pair < end; pair += kTileRows) {
     const int count = static_cast<int>(std::min<int64_t>(kTileRows, end - pair));
-    const float* inputs[kTileRows];
+    const float* inputs[kTileRows] = {};
     Vec16 y[kTileRows];
     for (int i = 0; i < count; ++i) {
       inputs[i] = activations.row(pair + i);
@@ -72,8 +72,8 @@ void ExpertGroups::Reserve(int64_t num_local_experts, int64_t max_pairs) {
   weights.resize(max_pairs);
 }
 
-void GroupByExpert(const int32_t* ids, const float* weights, int64_t stride, int64_t rows, int top_k,
-                   Range local, ExpertGroups& groups) {
+void GroupByExpert(const int32_t* ids, const float* weights, int64_t stride, int64_t rows,
+                   int top_k, Range local, ExpertGroups& groups) {
   std::vector<int32_t>& begin = groups.begin;
   std::fill(begin.begin(), begin.end(), 0);
   const auto for_pairs = [&](const auto& visit) {
@@ -108,10 +108,9 @@ void ExpertsGateUp(std::span<const ExpertWeights> experts, const ExpertGroups& g
   for (int64_t task = tasks.begin; task < tasks.end; ++task) {
     const int64_t e = task / panels;
     for (int64_t pair = groups.begin[e]; pair < groups.begin[e + 1]; pair += kTileRows) {
-      const int count =
-          static_cast<int>(std::min<int64_t>(kTileRows, groups.begin[e + 1] - pair));
-      const float* inputs[kTileRows];
-      float* outputs[kTileRows];
+      const int count = static_cast<int>(std::min<int64_t>(kTileRows, groups.begin[e + 1] - pair));
+      const float* inputs[kTileRows] = {};
+      float* outputs[kTileRows] = {};
       for (int i = 0; i < count; ++i) {
         inputs[i] = x.row(groups.rows[pair + i]);
         outputs[i] = activations.row(pair + i);

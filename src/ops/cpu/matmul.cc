@@ -22,7 +22,7 @@ void ForRowTiles(int64_t rows, const Tile& tile) {
 
 void MatmulPanel(const PackedMatrix& w, int64_t panel, InputRows x, int64_t rows, OutputRows y) {
   ForRowTiles(rows, [&](int64_t first, int count) {
-    const float* inputs[kTileRows];
+    const float* inputs[kTileRows] = {};
     Vec16 sum[kTileRows];
     for (int i = 0; i < count; ++i) {
       inputs[i] = x.row(first + i);
@@ -37,7 +37,7 @@ void MatmulPanel(const PackedMatrix& w, int64_t panel, InputRows x, int64_t rows
 
 void MatmulSegmentsTile(const PackedMatrix& w, int64_t panel, std::span<const int32_t> bounds,
                         InputRows x, int64_t first, int count, OutputRows y) {
-  const float* inputs[kTileRows];
+  const float* inputs[kTileRows] = {};
   TreeSum<Vec16> tree[kTileRows];
   for (int i = 0; i < count; ++i) inputs[i] = x.row(first + i);
   for (size_t s = 0; s + 1 < bounds.size(); ++s) {
@@ -71,8 +71,8 @@ void MatmulHeads(std::span<const PackedMatrix> w, InputRows x, int64_t x_head, i
   }
 }
 
-void MatmulSegments(const PackedMatrix& w, std::span<const int32_t> bounds, InputRows x, int64_t rows,
-                    OutputRows y, const Worker& worker) {
+void MatmulSegments(const PackedMatrix& w, std::span<const int32_t> bounds, InputRows x,
+                    int64_t rows, OutputRows y, const Worker& worker) {
   CHECK(bounds.front() == 0 && bounds.back() == w.depth());
   const Range panels = Share(w.num_panels(), worker.thread, worker.num_threads);
   for (int64_t p = panels.begin; p < panels.end; ++p) {
@@ -87,8 +87,8 @@ void GateUp(const PackedMatrix& gate, const PackedMatrix& up, InputRows x, int64
   const Range panels = Share(gate.num_panels(), worker.thread, worker.num_threads);
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     ForRowTiles(rows, [&](int64_t first, int count) {
-      const float* inputs[kTileRows];
-      float* outputs[kTileRows];
+      const float* inputs[kTileRows] = {};
+      float* outputs[kTileRows] = {};
       for (int i = 0; i < count; ++i) {
         inputs[i] = x.row(first + i);
         outputs[i] = y.row(first + i);

@@ -1,4 +1,5 @@
-// The inner kernel of all matrix products: some rows times one packed panel, in registers. Only for sources in ops/cpu.
+// The inner kernel of all matrix products: some rows times one packed panel, in registers. Only for
+// sources in ops/cpu.
 #pragma once
 
 #include "ops/cpu/simd.h"
@@ -6,7 +7,8 @@
 
 namespace tandem {
 
-// Rows per pass over a panel: 6 rows x 2 registers of sums, 2 of weights and 1 broadcast fill AVX2's 16 registers.
+// Rows per pass over a panel: 6 rows x 2 registers of sums, 2 of weights and 1 broadcast fill
+// AVX2's 16 registers.
 inline constexpr int kTileRows = 6;
 
 // sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending.

@@ -1,6 +1,7 @@
 #include "ops/rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,6 +15,9 @@ namespace {
 
 // Lanes of a sum over one row: fixed, so that every instruction set adds in one order.
 constexpr int64_t kLanes = 16;
+
+// One piece per rank, and ranks share 16 segments of sums (DESIGN 7).
+constexpr size_t kMaxPieces = 16;
 
 float TreeOfLanes(float* lanes) {
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
@@ -35,10 +39,14 @@ float SumOfSquares(const float* x, int64_t size) {
   return TreeOfLanes(lanes);
 }
 
-float TreeOfPieces(std::span<const float* const> pieces, int64_t at) {
-  TreeSum<float> tree;
-  for (const float* piece : pieces) tree.Push(piece[at]);
-  return tree.Total();
+// Binary tree over the first n columns at `at` of every piece; the other lanes are zeros.
+Vec16 TreeOfPieces(std::span<const float* const> pieces, int64_t at, int64_t n) {
+  Vec16 parts[kMaxPieces];
+  for (size_t p = 0; p < pieces.size(); ++p) parts[p] = Vec16::Load(pieces[p] + at, n);
+  for (size_t count = pieces.size() / 2; count > 0; count /= 2) {
+    for (size_t i = 0; i < count; ++i) parts[i] = parts[2 * i] + parts[2 * i + 1];
+  }
+  return parts[0];
 }
 
 // The groups whose two best biased scores sum highest; ties keep the lower group.
@@ -84,15 +92,22 @@ void EmbeddingTable::Read(int64_t row, float* out) const {
 void RmsNorm(const float* x, const float* weight, int64_t size, float eps, float* y) {
   const float mean = SumOfSquares(x, size) / static_cast<float>(size);
   const float scale = 1.0f / std::sqrt(mean + eps);
-  for (int64_t i = 0; i < size; ++i) y[i] = x[i] * scale * weight[i];
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    (Vec16::Load(x + i) * Vec16::Broadcast(scale) * Vec16::Load(weight + i)).Store(y + i);
+  }
+  for (; i < size; ++i) y[i] = x[i] * scale * weight[i];
 }
 
 void AddPieces(std::span<const float* const> pieces, int64_t stride, int64_t size, bool two_sums,
                int64_t row, float* x) {
-  for (int64_t i = 0; i < size; ++i) {
-    float sum = TreeOfPieces(pieces, row * stride + i);
-    if (two_sums) sum += TreeOfPieces(pieces, row * stride + size + i);
-    x[i] += sum;
+  CHECK(std::has_single_bit(pieces.size()) && pieces.size() <= kMaxPieces);
+  const int64_t begin = row * stride;
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const int64_t n = std::min(kLanes, size - i);
+    Vec16 sum = TreeOfPieces(pieces, begin + i, n);
+    if (two_sums) sum = sum + TreeOfPieces(pieces, begin + size + i, n);
+    (Vec16::Load(x + i, n) + sum).Store(x + i, n);
   }
 }
 

@@ -1,5 +1,5 @@
-// Sixteen float lanes, the unit in which CPU kernels are written; one definition per instruction set, all with equal
-// bits. Only for sources in ops/cpu.
+// Sixteen float lanes, the unit in which CPU kernels are written; one definition per instruction
+// set, all with equal bits. Only for sources in ops/cpu.
 #pragma once
 
 #include <immintrin.h>
@@ -15,6 +15,13 @@ struct Vec16 {
   static Vec16 Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static Vec16 Broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static Vec16 Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  // Reads the first n lanes, 0 <= n <= 16; the others are zeros.
+  static Vec16 Load(const float* p, int64_t n) {
+    if (n >= 16) return Load(p);
+    alignas(32) float lanes[16] = {};
+    for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+    return Load(lanes);
+  }
   static Vec16 Load(const BFloat16* p) { return {Widen(p), Widen(p + 8)}; }
   void Store(float* p) const {
     _mm256_storeu_ps(p, lo);

@@ -1,0 +1,48 @@
+// Loads the project's small models in any layout. For tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/weights.h"
+
+namespace tandem {
+
+inline constexpr const char* kTestModels[] = {"tandem-tiny", "v3-odd-mtp"};
+inline constexpr int64_t kTestPositions = 100;
+
+inline std::string TestModelFolder(const std::string& name) {
+  return std::string(TANDEM_SOURCE_DIR) + "/models/" + name;
+}
+
+inline ModelConfig TestModelConfig(const std::string& name) {
+  auto config = LoadModelConfig(TestModelFolder(name));
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  return *config;
+}
+
+// Every layout that may be asked for.
+inline std::vector<Layout> AllLayouts() {
+  std::vector<Layout> layouts;
+  for (const int tp : {1, 2, 4, 8, 16}) {
+    for (int dp = 1; dp <= tp; dp *= 2) layouts.push_back(*Layout::Make(tp, dp));
+  }
+  return layouts;
+}
+
+inline std::string LayoutName(const Layout& layout) {
+  return "tp" + std::to_string(layout.tp_size()) + " dp" + std::to_string(layout.dp_size());
+}
+
+inline std::unique_ptr<ModelWeights> LoadTestModel(const std::string& name, const Layout& layout,
+                                                   bool with_mtp = true) {
+  auto weights = ModelWeights::Load(TestModelFolder(name), TestModelConfig(name), layout, with_mtp,
+                                    kTestPositions, nullptr);
+  EXPECT_TRUE(weights.ok()) << weights.status().message();
+  return std::move(*weights);
+}
+
+}  // namespace tandem
