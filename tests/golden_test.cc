@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "driver.h"
@@ -78,8 +80,21 @@ class GoldenTest : public testing::TestWithParam<GoldenLayout> {
     }
   }
 
-  // Accepted counts step by step, while neither target nor drafts were undecided.
-  static size_t CheckAcceptance(const nlohmann::json& item, int k, const Answer& answer) {
+  // Every window that held drafts, in order, by request: what the leaders of all replicas saw.
+  using Windows = std::map<uint64_t, std::vector<std::vector<int32_t>>>;
+
+  static void Collect(const StepObservation& step, Windows& windows) {
+    if (step.rank % (GetParam().tp / GetParam().dp) != 0) return;
+    for (const PlanSequence& sequence : step.plan.sequences) {
+      if (sequence.is_chunk() || sequence.num_rows < 2) continue;
+      const int32_t* tokens = step.plan.tokens.data() + sequence.token_begin;
+      windows[sequence.request_id].emplace_back(tokens + 1, tokens + sequence.num_rows);
+    }
+  }
+
+  // Drafts and accepted counts step by step, while neither target nor drafts were undecided.
+  static size_t CheckAcceptance(const nlohmann::json& item, int k, const Answer& answer,
+                                const std::vector<std::vector<int32_t>>& windows) {
     const auto& steps = item.at("speculation").at(std::to_string(k));
     size_t position = 1, checked = 0;  // tokens known before the step
     const size_t decided = Decided(item);
@@ -87,6 +102,8 @@ class GoldenTest : public testing::TestWithParam<GoldenLayout> {
       for (const auto& lead : step["leads"]) {
         if (lead.get<double>() < kLead) return checked;
       }
+      EXPECT_EQ(windows.at(checked), step["drafts"].get<std::vector<int32_t>>())
+          << "step " << checked;
       const int accepted = step["accepted"];
       if (position + accepted + 1 > decided && decided < item["tokens"].size()) return checked;
       EXPECT_EQ(answer.statistics.accepted_per_step.at(checked), accepted) << "step " << checked;
@@ -105,14 +122,22 @@ TEST_P(GoldenTest, GenerationAndAcceptance) {
   }
   ASSERT_GE(cases.size(), 20u);
   for (int k = 0; k <= 3; ++k) {
-    const auto engine = LoadOrDie(TinyModel(), Options(k));
+    std::mutex mutex;
+    Windows windows;
+    EngineOptions options = Options(k);
+    options.hooks.on_step = [&](const StepObservation& step) {
+      const std::lock_guard lock(mutex);
+      Collect(step, windows);
+    };
+    auto engine = LoadOrDie(TinyModel(), options);
     const std::vector<Answer> answers = Answers(*engine, Requests(cases));
+    engine.reset();  // the last answers come before the last step's hook
     size_t checked = 0;
     for (size_t i = 0; i < cases.size(); ++i) {
       SCOPED_TRACE(cases[i]["name"].get<std::string>() + " k=" + std::to_string(k));
       CheckTokens(cases[i], answers[i]);
       if (k > 0 && cases[i].contains("speculation")) {
-        checked += CheckAcceptance(cases[i], k, answers[i]);
+        checked += CheckAcceptance(cases[i], k, answers[i], windows[i]);
       }
     }
     if (k > 0) {

@@ -20,9 +20,15 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
   const LayerCommon& common = weights_.common(layer);
   const int l = static_cast<int>(layer);
   RecordNorm(program, {"attn_norm", l, pass}, batch, common.input_norm, hidden_);
-  program.Add({"kv_a", l, pass}, [=, this, &common](const Worker& worker) {
-    Matmul(common.kv_a, {hidden_.data, hidden_.stride}, OwnRows(batch).size(), latents_, worker);
-  });
+  const Program::Trace trace_latents =
+      TraceOwn(batch, latents_.data, latents_.stride * sizeof(float), latent_size_ * sizeof(float));
+  program.Add(
+      {"kv_a", l, pass},
+      [=, this, &common](const Worker& worker) {
+        Matmul(common.kv_a, {hidden_.data, hidden_.stride}, OwnRows(batch).size(), latents_,
+               worker);
+      },
+      trace_latents);
   const bool in_place = group_.shares_memory();
   program.Add(
       {"latent", l, pass},
@@ -43,8 +49,7 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
           }
         }
       },
-      TraceOwn(batch, latents_.data, latents_.stride * sizeof(float),
-               latent_size_ * sizeof(float)));
+      trace_latents);
 }
 
 // The inputs of the query projection, gathered within the group.
@@ -61,19 +66,28 @@ void RankModel::RecordQueries(Program& program, int64_t layer, int pass, const R
     });
     return;
   }
-  program.Add({"q_a", l, pass}, [=, this, &common](const Worker& worker) {
-    const Range own = OwnRows(batch);
-    Matmul(common.q_a, {hidden_.data, hidden_.stride}, own.size(),
-           {GroupRow(own.begin), group_stride_}, worker);
-  });
-  program.Add({"q_a_norm", l, pass}, [=, this, &common](const Worker& worker) {
-    const Range own = OwnRows(batch);
-    const Range rows = RowsOfWorker(own.size(), worker);
-    for (int64_t row = own.begin + rows.begin; row < own.begin + rows.end; ++row) {
-      RmsNorm(GroupRow(row), common.q_a_norm.data(), config_.q_lora_rank,
-              static_cast<float>(config_.rms_norm_eps), GroupRow(row));
-    }
-  });
+  const Program::Trace trace =
+      TraceOwn(batch, config_.q_lora_rank * sizeof(float),
+               [this](int64_t, int64_t replica_row) { return GroupRow(replica_row); });
+  program.Add(
+      {"q_a", l, pass},
+      [=, this, &common](const Worker& worker) {
+        const Range own = OwnRows(batch);
+        Matmul(common.q_a, {hidden_.data, hidden_.stride}, own.size(),
+               {GroupRow(own.begin), group_stride_}, worker);
+      },
+      trace);
+  program.Add(
+      {"q_a_norm", l, pass},
+      [=, this, &common](const Worker& worker) {
+        const Range own = OwnRows(batch);
+        const Range rows = RowsOfWorker(own.size(), worker);
+        for (int64_t row = own.begin + rows.begin; row < own.begin + rows.end; ++row) {
+          RmsNorm(GroupRow(row), common.q_a_norm.data(), config_.q_lora_rank,
+                  static_cast<float>(config_.rms_norm_eps), GroupRow(row));
+        }
+      },
+      trace);
 }
 
 // Every rank of the group gets all query inputs and latents; where each has a cache of its own it
@@ -103,9 +117,12 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
   // The MTP module has no entry for slot 0 (DESIGN 5).
   const int32_t first_key = layer == config_.num_hidden_layers ? 1 : 0;
 
-  program.Add({"q_b", l, pass}, [=, this, &shard](const Worker& worker) {
-    Matmul(shard.query, {group_rows_data_, group_stride_}, ReplicaRows(batch), query_, worker);
-  });
+  program.Add(
+      {"q_b", l, pass},
+      [=, this, &shard](const Worker& worker) {
+        Matmul(shard.query, {group_rows_data_, group_stride_}, ReplicaRows(batch), query_, worker);
+      },
+      TraceHeads(batch, query_, head_dim, shard.heads));
   program.Add(
       {"q_rope", l, pass},
       [=, this](const Worker& worker) {
@@ -118,10 +135,13 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
         }
       },
       TraceHeads(batch, query_, head_dim, shard.heads));
-  program.Add({"q_latent", l, pass}, [=, this, &shard](const Worker& worker) {
-    MatmulHeads(shard.key_up, {query_.data, query_.stride}, head_dim, ReplicaRows(batch),
-                query_latent_, latent, worker);
-  });
+  program.Add(
+      {"q_latent", l, pass},
+      [=, this, &shard](const Worker& worker) {
+        MatmulHeads(shard.key_up, {query_.data, query_.stride}, head_dim, ReplicaRows(batch),
+                    query_latent_, latent, worker);
+      },
+      TraceHeads(batch, query_latent_, latent, shard.heads));
   const AttentionShape shape{static_cast<int>(num_heads_), static_cast<int>(latent),
                              static_cast<int>(config_.qk_rope_head_dim), config_.SoftmaxScale(),
                              format_};
@@ -133,10 +153,13 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
                         {query_.data + nope, query_.stride}, head_dim, attended_, worker);
       },
       TraceHeads(batch, attended_, latent, shard.heads));
-  program.Add({"v_up", l, pass}, [=, this, &shard](const Worker& worker) {
-    MatmulHeads(shard.value_up, {attended_.data, attended_.stride}, latent, ReplicaRows(batch),
-                values_, v, worker);
-  });
+  program.Add(
+      {"v_up", l, pass},
+      [=, this, &shard](const Worker& worker) {
+        MatmulHeads(shard.value_up, {attended_.data, attended_.stride}, latent, ReplicaRows(batch),
+                    values_, v, worker);
+      },
+      TraceHeads(batch, values_, v, shard.heads));
   program.Add({"o_proj", l, pass}, [=, this, &shard](const Worker& worker) {
     MatmulSegments(shard.output, shard.output_bounds, {values_.data, values_.stride},
                    ReplicaRows(batch),

@@ -23,10 +23,14 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));
   if (!config_.IsMoeLayer(layer)) return;
-  program.Add({"router", l, pass}, [=, this, &common](const Worker& worker) {
-    Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_},
-           OwnRows(batch).size(), router_logits_, worker);
-  });
+  program.Add(
+      {"router", l, pass},
+      [=, this, &common](const Worker& worker) {
+        Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_},
+               OwnRows(batch).size(), router_logits_, worker);
+      },
+      TraceOwn(batch, router_logits_.data, router_logits_.stride * sizeof(float),
+               config_.n_routed_experts * sizeof(float)));
   RouterChoice choice;
   choice.num_experts = static_cast<int>(config_.n_routed_experts);
   choice.num_groups = static_cast<int>(config_.n_group);
@@ -35,18 +39,23 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
   choice.normalize = config_.norm_topk_prob;
   choice.scale = static_cast<float>(config_.routed_scaling_factor);
   choice.bias = common.router_bias.data();
-  program.Add({"choose_experts", l, pass}, [=, this](const Worker& worker) {
-    const Range own = OwnRows(batch);
-    const Range rows = RowsOfWorker(own.size(), worker);
-    for (int64_t i = rows.begin; i < rows.end; ++i) {
-      const int64_t row = batch.world_begin[rank_] + i;
-      if (batch.rows[own.begin + i].active) {
-        ChooseExperts(choice, router_logits_.row(i), ExpertIds(row), ExpertWeightsOf(row));
-      } else {
-        std::fill_n(ExpertIds(row), choice.top_k, -1);
-      }
-    }
-  });
+  program.Add(
+      {"choose_experts", l, pass},
+      [=, this](const Worker& worker) {
+        const Range own = OwnRows(batch);
+        const Range rows = RowsOfWorker(own.size(), worker);
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          const int64_t row = batch.world_begin[rank_] + i;
+          if (batch.rows[own.begin + i].active) {
+            ChooseExperts(choice, router_logits_.row(i), ExpertIds(row), ExpertWeightsOf(row));
+          } else {
+            std::fill_n(ExpertIds(row), choice.top_k, -1);
+          }
+        }
+      },
+      TraceOwn(batch, 2 * choice.top_k * sizeof(float), [=, this](int64_t own_row, int64_t) {
+        return ExpertIds(batch.world_begin[rank_] + own_row);
+      }));
 }
 
 // The rank's experts over all gathered rows, into the first half of its pieces.

@@ -92,17 +92,24 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
   world_rows_data_ = reinterpret_cast<float*>(world_rows_->local());
 }
 
-Program::Trace RankModel::TraceOwn(const RowBatch& batch, const void* data, size_t stride,
-                                   size_t bytes) const {
-  return [this, batch, data, stride, bytes](RowTracer& tracer, const OpTag& op) {
+Program::Trace RankModel::TraceOwn(
+    const RowBatch& batch, size_t bytes,
+    std::function<const void*(int64_t own_row, int64_t replica_row)> place) const {
+  return [this, batch, bytes, place = std::move(place)](RowTracer& tracer, const OpTag& op) {
     const Range own = OwnRows(batch);
     for (int64_t row = own.begin; row < own.end; ++row) {
       if (!batch.rows[row].active) continue;
       const RowIdentity& id = batch.identity[row];
-      tracer.Row(op, id.request_id, id.position, 0,
-                 static_cast<const std::byte*>(data) + (row - own.begin) * stride, bytes);
+      tracer.Row(op, id.request_id, id.position, 0, place(row - own.begin, row), bytes);
     }
   };
+}
+
+Program::Trace RankModel::TraceOwn(const RowBatch& batch, const void* data, size_t stride,
+                                   size_t bytes) const {
+  return TraceOwn(batch, bytes, [data, stride](int64_t own_row, int64_t) {
+    return static_cast<const std::byte*>(data) + own_row * stride;
+  });
 }
 
 Program::Trace RankModel::TraceHeads(const RowBatch& batch, OutputRows rows, int64_t head_size,

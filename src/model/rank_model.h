@@ -94,8 +94,12 @@ class RankModel {
                       std::function<const float*(int64_t own_row, int64_t row)> state);
   void RecordNorm(Program& program, OpTag tag, const RowBatch& batch, const Buffer<float>& weight,
                   OutputRows out);
+  // Traces of own rows: `bytes` at data + own row * stride, or where `place` says.
   Program::Trace TraceOwn(const RowBatch& batch, const void* data, size_t stride,
                           size_t bytes) const;
+  Program::Trace TraceOwn(
+      const RowBatch& batch, size_t bytes,
+      std::function<const void*(int64_t own_row, int64_t replica_row)> place) const;
   Program::Trace TraceHeads(const RowBatch& batch, OutputRows rows, int64_t head_size,
                             Range heads) const;
 
