@@ -3,10 +3,10 @@
 // counts per step with the plain path (one rank, no speculation; for acceptance: one rank with the
 // same k).
 //
-//   equality SCENARIO.json [--all] [--cell N]
+//   equality SCENARIO.json [--covers N] [--all] [--cell N]
 //
-// By default a pairwise cover of the cells; --all runs every cell, --cell one of them by its
-// number.
+// By default a pairwise cover of the cells, with --covers several different ones; --all runs every
+// cell, --cell one of them by its number.
 #include <fmt/format.h>
 
 #include <bit>
@@ -145,7 +145,7 @@ class Scenario {
 
 // Cells that hold every pair of values of every two dimensions: the next cell is the one, of some
 // drawn at random with a fixed seed, that covers most pairs still open.
-std::vector<Cell> PairwiseCover(const Scenario& scenario) {
+std::vector<Cell> PairwiseCover(const Scenario& scenario, uint32_t seed) {
   using Pair = std::array<int, 4>;
   const auto& values = scenario.values();
   const auto pairs_of = [&](const Cell& cell) {
@@ -161,7 +161,7 @@ std::vector<Cell> PairwiseCover(const Scenario& scenario) {
   for (int64_t n = 0; n < scenario.num_cells(); ++n) {
     for (const Pair& pair : pairs_of(scenario.CellOf(n))) open.insert(pair);
   }
-  std::mt19937 random(7);
+  std::mt19937 random(seed);
   std::vector<Cell> cover;
   while (!open.empty()) {
     Cell best;
@@ -269,7 +269,7 @@ class Runner {
 
 int Main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: equality SCENARIO.json [--all] [--cell N]\n");
+    fmt::print(stderr, "usage: equality SCENARIO.json [--covers N] [--all] [--cell N]\n");
     return 2;
   }
   Runner runner(argv[1]);
@@ -281,7 +281,13 @@ int Main(int argc, char** argv) {
   } else if (mode == "--cell" && argc > 3) {
     cells.push_back(scenario.CellOf(std::stoll(argv[3])));
   } else {
-    cells = PairwiseCover(scenario);
+    const int covers = mode == "--covers" && argc > 3 ? std::stoi(argv[3]) : 1;
+    std::set<Cell> distinct;
+    for (int seed = 1; seed <= covers; ++seed) {
+      for (const Cell& cell : PairwiseCover(scenario, static_cast<uint32_t>(seed))) {
+        if (distinct.insert(cell).second) cells.push_back(cell);
+      }
+    }
   }
   int failed = 0;
   for (const Cell& cell : cells) failed += runner.RunCell(cell) ? 0 : 1;
