@@ -149,5 +149,13 @@ TEST(EqualRequests, OneAnswer) {
   }
 }
 
+// Layers that take turns: without the MTP layer the last one is dense.
+TEST(AcceptanceTest, ExpertsNeedNotBeInTheLastLayer) {
+  const MadeModel model({.experts_first = true});
+  for (const int k : {0, 2}) {
+    for (const int tp : {1, 4}) ExpectExact(model, TestOptions(tp, 1, k), Requests(0.0f, {9, 20}));
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -83,7 +83,7 @@ void AddMlp(TensorWriter& writer, const std::string& prefix, int64_t width) {
   writer.Constant(prefix + "down_proj.weight", {kHidden, width}, 0.0f);
 }
 
-void AddLayer(TensorWriter& writer, int64_t layer) {
+void AddLayer(TensorWriter& writer, int64_t layer, bool dense) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const std::string attention = prefix + "self_attn.";
   writer.Constant(prefix + "input_layernorm.weight", {kHidden}, 1.0f);
@@ -93,7 +93,7 @@ void AddLayer(TensorWriter& writer, int64_t layer) {
   writer.Constant(attention + "kv_a_layernorm.weight", {kLatent}, 1.0f);
   writer.Random(attention + "kv_b_proj.weight", {kHeads * (kNope + kValue), kLatent});
   writer.Constant(attention + "o_proj.weight", {kHidden, kHeads * kValue}, 0.0f);
-  if (layer == 0) {
+  if (dense) {
     AddMlp(writer, prefix + "mlp.", kDenseWidth);
     return;
   }
@@ -134,8 +134,8 @@ void MadeModel::WriteConfig() const {
                            {"num_experts_per_tok", 2},
                            {"n_group", 1},
                            {"topk_group", 1},
-                           {"first_k_dense_replace", 1},
-                           {"moe_layer_freq", 1},
+                           {"first_k_dense_replace", options_.experts_first ? 0 : 1},
+                           {"moe_layer_freq", options_.experts_first ? 2 : 1},
                            {"norm_topk_prob", true},
                            {"routed_scaling_factor", 1.0},
                            {"scoring_func", "sigmoid"},
@@ -165,7 +165,10 @@ void MadeModel::WriteTensors() const {
   };
   writer.Add("lm_head.weight", {kVocab, kHidden}, head);
   writer.Constant("model.norm.weight", {kHidden}, 1.0f);
-  for (int64_t layer = 0; layer <= kLayers; ++layer) AddLayer(writer, layer);
+  for (int64_t layer = 0; layer <= kLayers; ++layer) {
+    const bool dense = options_.experts_first ? layer % 2 == 1 && layer < kLayers : layer == 0;
+    AddLayer(writer, layer, dense);
+  }
 
   const std::string mtp = "model.layers." + std::to_string(kLayers) + ".";
   writer.Add(mtp + "embed_tokens.weight", {kVocab, kHidden}, [&](int64_t row, int64_t column) {

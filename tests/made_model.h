@@ -17,6 +17,8 @@ struct MadeModelOptions {
   float sharpness = 16.0f;
   int64_t context = 256;
   bool fp32 = false;  // of the tensors, else BF16
+  bool experts_first =
+      false;  // layers take turns, experts first (moe_layer_freq 2); else layer 0 is dense
   // Damages of the MTP module alone. Rows of its head that are negated: greedily it never proposes
   // these.
   std::vector<int32_t> muted = {};

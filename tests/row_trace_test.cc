@@ -56,7 +56,7 @@ std::unique_ptr<RowTrace> Trace(const std::string& folder, int tp, int dp, int k
   return trace;
 }
 
-TEST(RowTrace, LayoutsAgreeOnEveryOperationsRows) {
+TEST(RowTrace, LayoutsAgreeOnAllTracedRows) {
   const auto plain = Trace(TinyModel(), 1, 1, 3);
   EXPECT_GT(plain->size(), 2000u);
   for (const auto& [tp, dp] : {std::pair{4, 2}, {2, 2}, {8, 1}}) {

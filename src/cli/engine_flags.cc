@@ -102,12 +102,14 @@ Status ResolveCapacity(const EngineFlags& flags, EngineSetup* setup) {
   RETURN_IF_ERROR(CheckAtLeast("--max-total-tokens", flags.max_total_tokens, 1));
   RETURN_IF_ERROR(CheckAtLeast("--context-length", flags.context_length, 2));
   RETURN_IF_ERROR(CheckAtLeast("--threads", flags.threads, 1));
+  RETURN_IF_ERROR(CheckAtLeast("--collective-timeout", flags.collective_timeout, 1));
   EngineOptions& options = setup->options;
   options.block_size = flags.block_size.value_or(options.block_size);
   options.max_num_seqs = flags.max_num_seqs.value_or(options.max_num_seqs);
   options.chunked_prefill_size = flags.chunked_prefill_size.value_or(options.chunked_prefill_size);
   options.max_step_rows = flags.max_step_rows.value_or(options.max_step_rows);
   options.max_total_tokens = flags.max_total_tokens.value_or(options.max_total_tokens);
+  if (flags.collective_timeout) options.collective_deadline_seconds = *flags.collective_timeout;
   options.context_length = flags.context_length.value_or(options.context_length);
   options.num_threads = flags.threads.value_or(options.num_threads);
   return Status();
@@ -158,6 +160,9 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
       ->group(group);
   app.add_option("--communicator", flags->communicator,
                  "in-place: ranks read each other's rows; copying: private buffers per rank")
+      ->group(group);
+  app.add_option("--collective-timeout", flags->collective_timeout,
+                 "seconds until a rank that does not come to a meeting is named as failed")
       ->group(group);
   app.add_option("--threads", flags->threads, "of all ranks together; one per core if not given")
       ->group(group);

@@ -35,6 +35,7 @@ struct EngineFlags {
   std::optional<int64_t> max_total_tokens;
   std::optional<int> context_length;
   std::optional<int> threads;
+  std::optional<int> collective_timeout;
   std::string communicator = "in-place";
 };
 

@@ -1,5 +1,6 @@
 #include "cli/load.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -15,7 +16,9 @@ Result<LoadedModel> LoadForCommand(const CommandLine& line, const Engine::Progre
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Load(folder, line.engine.options, progress));
   const EngineInfo& info = engine->info();
-  model.context_length = info.context_length;
+  // A request without max_tokens takes what is left, which must fit the pool too.
+  model.context_length =
+      static_cast<int32_t>(std::min<int64_t>(info.context_length, info.kv_tokens_per_replica));
   std::istringstream block(info.start_block);
   for (std::string text; std::getline(block, text);) LogLine(LogLevel::kInfo, text);
   return LoadedModel{std::move(model), std::move(engine)};

@@ -20,6 +20,10 @@ namespace {
 // say; weights and workspace are checked beside it.
 constexpr double kKvMemoryShare = 0.5;
 
+// Steps are counted, and run, while a request is still to arrive: a million empty ones take about a
+// minute.
+constexpr int64_t kLatestArrival = 1 << 20;
+
 int64_t PhysicalMemory() {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
 }
@@ -98,7 +102,7 @@ class EngineImpl : public Engine {
       : options_(options), layout_(layout), mailboxes_(layout.dp_size()) {}
   Status SizeCache();
   void StartRanks();
-  void DescribeStart(int64_t workspace_bytes);
+  void DescribeStart();
   Status CheckRequest(const GenerationRequest& request) const;
   int ChooseReplica(const GenerationRequest& request) const;
   void Ring();
@@ -112,7 +116,8 @@ class EngineImpl : public Engine {
   std::vector<std::unique_ptr<KvStorage>>
       kv_;  // one per memory: replica, or rank if everything travels
   int64_t slot_bytes_ = 0;
-  int32_t num_blocks_ = 0;  // per replica
+  int64_t workspace_bytes_ = 0;  // of all ranks
+  int32_t num_blocks_ = 0;       // per replica
   EngineInfo info_;
   EngineShared shared_;
   std::vector<ReplicaMailbox> mailboxes_;
@@ -164,13 +169,16 @@ Status EngineImpl::SizeCache() {
   const int64_t total = pools * int64_t{num_blocks_} * options_.block_size * token_bytes;
   int64_t weight_bytes = weights_->SharedBytes();
   for (int r = 0; r < layout_.tp_size(); ++r) weight_bytes += weights_->RankBytes(r);
-  if (total + weight_bytes > PhysicalMemory()) {
+  workspace_bytes_ =
+      layout_.tp_size() * RankModel::WorkspaceBytes(config, layout_, LimitsOf(options_));
+  const int64_t sum = weight_bytes + total + workspace_bytes_;
+  if (sum > PhysicalMemory()) {
     return ResourceExhausted(fmt::format(
-        "weights {:.0f} MiB + KV cache {:.0f} MiB ({} pools x {} tokens x {} bytes) = {:.0f} MiB, "
-        "the machine has "
-        "{:.0f} MiB; lower --max-total-tokens, --max-num-seqs or --context-length",
+        "weights {:.0f} MiB + KV cache {:.0f} MiB ({} pools x {} tokens x {} bytes) + workspace "
+        "{:.0f} MiB = {:.0f} MiB, the machine has {:.0f} MiB; lower --max-total-tokens, "
+        "--max-num-seqs, --chunked-prefill-size or --context-length",
         MiB(weight_bytes), MiB(total), pools, int64_t{num_blocks_} * options_.block_size,
-        token_bytes, MiB(total + weight_bytes), MiB(PhysicalMemory())));
+        token_bytes, MiB(workspace_bytes_), MiB(sum), MiB(PhysicalMemory())));
   }
   for (int p = 0; p < pools; ++p) {
     kv_.push_back(std::make_unique<KvStorage>(weights_->num_layers(), num_blocks_,
@@ -182,8 +190,7 @@ Status EngineImpl::SizeCache() {
 // Starts one thread per rank; returns when all have allocated what they need and wait for Start().
 void EngineImpl::StartRanks() {
   const int ranks = layout_.tp_size();
-  const int threads_per_rank = options_.num_threads / ranks;
-  const bool spin = threads_per_rank * ranks <= NumCores();
+  const bool spin = options_.num_threads <= NumCores();
   WorldOptions world_options;
   world_options.copying = options_.copying_communicator;
   world_options.spin = spin;
@@ -191,7 +198,6 @@ void EngineImpl::StartRanks() {
   world_options.trace = options_.hooks.trace_collectives;
   world_ = World::Make(ranks, layout_.attn_tp_size(), world_options);
   std::latch ready(ranks);
-  std::atomic<int64_t> workspace_bytes = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     RankSetup setup;
     setup.rank = rank;
@@ -199,26 +205,25 @@ void EngineImpl::StartRanks() {
     setup.options = options_;
     setup.limits = LimitsOf(options_);
     setup.num_blocks = num_blocks_;
-    setup.num_threads = threads_per_rank;
+    setup.num_threads = static_cast<int>(Share(options_.num_threads, rank, ranks).size());
     setup.spin = spin;
     setup.world = world_.get();
     setup.kv = kv_[options_.copying_communicator ? rank : layout_.replica(rank)].get();
     setup.shared = &shared_;
     setup.mailbox = &mailboxes_[layout_.replica(rank)];
     setup.on_failure = [this](const Status& status) { Fail(status); };
-    threads_.emplace_back([this, setup, &ready, &workspace_bytes] {
+    threads_.emplace_back([this, setup, &ready] {
       RankLoop loop(setup);
-      workspace_bytes += loop.workspace_bytes();
       ready.count_down();
       started_.wait(0);
       (void)loop.Run();  // a failure has been reported by on_failure
     });
   }
   ready.wait();
-  DescribeStart(workspace_bytes);
+  DescribeStart();
 }
 
-void EngineImpl::DescribeStart(int64_t workspace_bytes) {
+void EngineImpl::DescribeStart() {
   info_.vocab_size = static_cast<int32_t>(weights_->config().vocab_size);
   info_.context_length = options_.context_length;
   info_.tp_size = layout_.tp_size();
@@ -227,7 +232,7 @@ void EngineImpl::DescribeStart(int64_t workspace_bytes) {
   info_.num_draft_tokens = options_.num_draft_tokens;
   info_.max_step_rows = options_.max_step_rows;
   info_.kv_tokens_per_replica = int64_t{num_blocks_} * options_.block_size;
-  info_.num_threads = options_.num_threads / layout_.tp_size() * layout_.tp_size();
+  info_.num_threads = options_.num_threads;
   info_.shared_weight_bytes = weights_->SharedBytes();
   int64_t rank_bytes = 0, kv_bytes = 0;
   for (int r = 0; r < layout_.tp_size(); ++r) {
@@ -255,7 +260,7 @@ void EngineImpl::DescribeStart(int64_t workspace_bytes) {
       options_.chunked_prefill_size, options_.max_step_rows, info_.kv_tokens_per_replica,
       options_.block_size, slot_bytes_ * weights_->num_layers(),
       options_.kv_format == KvFormat::kFp32 ? "fp32" : "bf16", MiB(info_.shared_weight_bytes),
-      MiB(rank_bytes), MiB(kv_bytes), MiB(workspace_bytes), MiB(PhysicalMemory()));
+      MiB(rank_bytes), MiB(kv_bytes), MiB(workspace_bytes_), MiB(PhysicalMemory()));
 }
 
 EngineImpl::~EngineImpl() {
@@ -295,6 +300,7 @@ Status EngineImpl::CheckRequest(const GenerationRequest& request) const {
   RETURN_IF_ERROR(ValidateSampling(request.sampling));
   RETURN_IF_ERROR(CheckRange("logprobs", request.logprobs, -1, kMaxTopLogprobs));
   RETURN_IF_ERROR(CheckRange("prompt_logprobs", request.prompt_logprobs, -1, kMaxTopLogprobs));
+  RETURN_IF_ERROR(CheckRange("arrival_step", request.arrival_step, 0, kLatestArrival));
   if (request.data_parallel_rank) {
     RETURN_IF_ERROR(
         CheckRange("data_parallel_rank", *request.data_parallel_rank, 0, layout_.dp_size() - 1));

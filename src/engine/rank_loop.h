@@ -54,8 +54,6 @@ class RankLoop {
   // requests.
   Status Run();
 
-  int64_t workspace_bytes() const { return model_->workspace_bytes(); }
-
  private:
   Status RunSteps();
   StepPlan Propose();

@@ -54,7 +54,7 @@ class Scheduler {
   void Add(GenerationRequest request, EventSink sink);
   // The request ends before its next rows; unknown ids are ignored.
   void Cancel(uint64_t request_id);
-  // Ends everything, queued or running: kCancelled, or kError if there is a message.
+  // Ends everything, arriving, queued or running, for `reason`.
   void EndAll(FinishReason reason, const std::string& error);
 
   // The plan of step `step`; blocks for all its rows are handed out.

@@ -57,7 +57,7 @@ void RankModel::RecordQueries(Program& program, int64_t layer, int pass, const R
   const LayerCommon& common = weights_.common(layer);
   const int l = static_cast<int>(layer);
   if (config_.q_lora_rank == 0) {
-    program.Add({"q_input", l, pass}, [=, this](const Worker& worker) {
+    program.Add({"q_input", l, pass}, [=, this](const Worker& worker) {  // attn_norm's rows
       const Range own = OwnRows(batch);
       const Range rows = RowsOfWorker(own.size(), worker);
       for (int64_t i = rows.begin; i < rows.end; ++i) {

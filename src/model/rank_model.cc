@@ -30,7 +30,6 @@ std::vector<const float*> RankModel::PiecesOf(const PieceBuffer& buffer, int siz
 template <typename T>
 T* RankModel::Allocate(int64_t count) {
   workspace_.emplace_back(static_cast<size_t>(count) * sizeof(T));
-  workspace_bytes_ += static_cast<int64_t>(workspace_.back().bytes());
   return reinterpret_cast<T*>(workspace_.back().data());
 }
 
@@ -71,7 +70,9 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
   attended_ = rows(replica, heads * config_.kv_lora_rank);
   values_ = rows(replica, heads * config_.v_head_dim);
   mlp_activations_ = rows(all, WidestMlp(weights, rank));
-  const int64_t local_experts = weights.ffn(weights.num_layers() - 1, rank).expert_range.size();
+  const int64_t local_experts =
+      UnitsOfSegments(config_.n_routed_experts, SegmentsOf(rank, weights.layout().tp_size()))
+          .size();
   const int64_t pairs = all * std::min(config_.num_experts_per_tok, local_experts);
   expert_activations_ = rows(pairs, config_.moe_intermediate_size);
   groups_.Reserve(local_experts, pairs);
@@ -90,6 +91,28 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
                                        limits.head_rows, logit_piece_bytes_);
   group_rows_data_ = reinterpret_cast<float*>(group_rows_->local());
   world_rows_data_ = reinterpret_cast<float*>(world_rows_->local());
+}
+
+int64_t RankModel::WorkspaceBytes(const ModelConfig& config, const Layout& layout,
+                                  const RowLimits& limits) {
+  const int64_t hidden = config.hidden_size, replica = limits.rows;
+  const int64_t own = CeilDiv(replica, layout.attn_tp_size());
+  const int64_t all = replica * layout.dp_size();
+  const int64_t head_rows = int64_t{limits.head_rows} * layout.dp_size();
+  const int64_t latent = config.kv_lora_rank + config.qk_rope_head_dim;
+  const int64_t heads = CeilDiv(config.num_attention_heads, layout.attn_tp_size());
+  const int64_t width =
+      std::max(config.intermediate_size, config.moe_intermediate_size * config.n_shared_experts);
+  const int64_t own_row = 6 * hidden + latent + config.n_routed_experts;
+  const int64_t replica_row =
+      heads * (config.qk_head_dim() + 2 * config.kv_lora_rank + config.v_head_dim) +
+      std::max(config.q_lora_rank, hidden) + latent + hidden;
+  const int64_t all_row = CeilDiv(width, layout.tp_size()) +
+                          config.num_experts_per_tok * config.moe_intermediate_size + 3 * hidden +
+                          2 * config.num_experts_per_tok;
+  const int64_t head_row = hidden + CeilDiv(config.vocab_size, layout.tp_size());
+  return (own * own_row + replica * replica_row + all * all_row + head_rows * head_row) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 Program::Trace RankModel::TraceOwn(
@@ -209,22 +232,26 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
                                std::function<const float*(int64_t, int64_t)> state) {
   const MtpWeights& mtp = weights_.mtp();
   const int layer = static_cast<int>(config_.num_hidden_layers);
-  program.Add({"mtp_norms", layer, pass}, [=, this, &mtp](const Worker& worker) {
-    const int64_t hidden = config_.hidden_size;
-    const float eps = static_cast<float>(config_.rms_norm_eps);
-    const Range own = OwnRows(batch);
-    const Range rows = RowsOfWorker(own.size(), worker);
-    for (int64_t i = rows.begin; i < rows.end; ++i) {
-      float* out = mtp_input_.row(i);
-      if (!batch.rows[own.begin + i].active) {
-        std::fill_n(out, 2 * hidden, 0.0f);
-        continue;
-      }
-      weights_.mtp_embedding().Read(tokens[own.begin + i], out);
-      RmsNorm(out, mtp.enorm.data(), hidden, eps, out);
-      RmsNorm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
-    }
-  });
+  program.Add(
+      {"mtp_norms", layer, pass},
+      [=, this, &mtp](const Worker& worker) {
+        const int64_t hidden = config_.hidden_size;
+        const float eps = static_cast<float>(config_.rms_norm_eps);
+        const Range own = OwnRows(batch);
+        const Range rows = RowsOfWorker(own.size(), worker);
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          float* out = mtp_input_.row(i);
+          if (!batch.rows[own.begin + i].active) {
+            std::fill_n(out, 2 * hidden, 0.0f);
+            continue;
+          }
+          weights_.mtp_embedding().Read(tokens[own.begin + i], out);
+          RmsNorm(out, mtp.enorm.data(), hidden, eps, out);
+          RmsNorm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
+        }
+      },
+      TraceOwn(batch, mtp_input_.data, mtp_input_.stride * sizeof(float),
+               mtp_input_.stride * sizeof(float)));
   program.Add(
       {"eh_proj", layer, pass},
       [=, this, &mtp](const Worker& worker) {

@@ -53,7 +53,7 @@ struct HeadBatch {
 
 class RankModel {
  public:
-  // `layer_cache(layer)` = where the latents of a layer live for this rank. Collective: allocates
+  // `layer_caches[layer]` = where the latents of a layer live for this rank. Collective: allocates
   // shared buffers.
   RankModel(const ModelWeights& weights, int rank, const RowLimits& limits, LatentFormat format,
             std::vector<LatentCache> layer_caches, Communicator& world, Communicator& group);
@@ -78,7 +78,10 @@ class RankModel {
   // The whole logits row [vocab_size] of own head row i (counted from the rank's first).
   void ReadLogits(int64_t i, float* row) const;
 
-  int64_t workspace_bytes() const { return workspace_bytes_; }
+  // Bytes of the buffers that the constructor allocates on each rank, buffers of the group and the
+  // world counted at every rank: an upper bound before anything is allocated.
+  static int64_t WorkspaceBytes(const ModelConfig& config, const Layout& layout,
+                                const RowLimits& limits);
 
  private:
   void RecordLayer(Program& program, int64_t layer, int pass, const RowBatch& batch);
@@ -140,7 +143,6 @@ class RankModel {
   const int64_t
       query_input_;  // floats of a gathered row before its latent: q_lora_rank or hidden_size
   const int64_t group_stride_, world_stride_;  // floats per gathered row
-  int64_t workspace_bytes_ = 0;
   std::vector<Buffer<std::byte>> workspace_;
 
   // Own rows.

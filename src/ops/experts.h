@@ -1,5 +1,5 @@
 // The routed experts of one rank: rows grouped by expert, so that each expert's weights are read
-// once per step, and the rank's part of the routed sum. No router (ops/router.h) and no shared
+// once per step, and the rank's part of the routed sum. No router (ops/rows.h) and no shared
 // expert (a plain GateUp + MatmulSegments).
 #pragma once
 

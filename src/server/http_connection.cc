@@ -61,7 +61,8 @@ void HttpConnection::StartRequest() {
 }
 
 void HttpConnection::Read() {
-  if (reading_ || closed_ || (answering_ && buffer_.size() >= kMaxReadAhead)) return;
+  const bool ahead = answering_ || !parser_;  // of an answer that is made or still being sent
+  if (reading_ || closed_ || (ahead && buffer_.size() >= kMaxReadAhead)) return;
   reading_ = true;
   socket_.async_read_some(asio::buffer(input_),
                           [self = shared_from_this()](const error_code& error, size_t bytes) {
@@ -76,7 +77,7 @@ void HttpConnection::OnRead(const error_code& error, size_t bytes) {
   if (discarding_) return Read();
   const bool first_bytes = !answering_ && buffer_.size() == 0 && !header_seen_;
   buffer_.append(input_.data(), bytes);
-  if (!answering_) {
+  if (!answering_ && parser_) {  // without a parser, StartRequest looks at the buffer later
     if (first_bytes) SetDeadline(owner_->options->request_timeout_seconds);
     Parse();
   }

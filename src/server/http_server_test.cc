@@ -137,6 +137,20 @@ TEST_F(HttpServerTest, TellsThatAClientHasGone) {
   writer->Send({200, "nobody"});
 }
 
+TEST_F(HttpServerTest, ARequestMayComeWhileTheLastAnswerIsUnread) {
+  StartServer();
+  TestClient client(server_->port());
+  client.SendRequest("GET", "/keep", "");
+  const std::string large(64 << 20, 'x');  // more than the sockets hold
+  kept_.get_future().get()->Send({200, large});
+  client.SendRequest("GET", "/hello", "");
+  // The server has seen the second request once another client's, sent later, is answered.
+  EXPECT_EQ(TestClient(server_->port()).Request("GET", "/hello").body, "hello");
+  EXPECT_EQ(client.ReadResponse().body.size(), large.size());
+  EXPECT_EQ(client.ReadResponse().body, "hello");
+  EXPECT_EQ(client.Request("GET", "/hello").body, "hello");
+}
+
 TEST_F(HttpServerTest, ACompletedAnswerHasNoDisconnect) {
   StartServer();
   bool called = false;
