@@ -74,6 +74,7 @@ TEST(RowTrace, NamesTheFirstOperationLayerAndRow) {
   } cases[] = {
       {"model.layers.2.self_attn.o_proj.weight", "operation attn_residual of layer 2 (pass 0)"},
       {"model.layers.0.mlp.down_proj.weight", "operation ffn_residual of layer 0 (pass 0)"},
+      {"model.layers.0.mlp.up_proj.weight", "operation mlp_up of layer 0 (pass 0)"},
       {"model.layers.3.self_attn.kv_a_proj_with_mqa.weight", "operation kv_a of layer 3 (pass 0)"},
   };
   for (const auto& item : cases) {

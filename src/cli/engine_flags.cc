@@ -5,12 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "engine/step_plan.h"
 #include "parallel/layout.h"
 
 namespace tandem {
 namespace {
-
-constexpr int kMaxDraftTokens = 8;  // as EngineOptions::num_draft_tokens
 
 std::string NormalizeFlag(const std::string& argument) {
   const size_t name_end = std::min(argument.find('='), argument.size());

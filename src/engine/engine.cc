@@ -113,8 +113,8 @@ class EngineImpl : public Engine {
   const Layout layout_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<World> world_;
-  std::vector<std::unique_ptr<KvStorage>>
-      kv_;  // one per memory: replica, or rank if everything travels
+  // One per memory: of a replica, or of a rank if everything travels.
+  std::vector<std::unique_ptr<KvStorage>> kv_;
   int64_t slot_bytes_ = 0;
   int64_t workspace_bytes_ = 0;  // of all ranks
   int32_t num_blocks_ = 0;       // per replica

@@ -14,10 +14,10 @@
 
 namespace tandem {
 
-// What a rank computes of other ranks' rows (experts, columns of the dense MLP) and partial sums
-// have no row to compare; a fault there shows in the residual that follows. A row that is computed
-// again (a rejected draft's position, a replayed request) keeps its last hash, which is that of the
-// true row once the request is done. Thread-safe.
+// A row that is computed again (a rejected draft's position, a replayed request) keeps its last
+// hash, which is that of the true row once the request is done. Partial sums, whose extent depends
+// on the layout, are no rows of their own: a fault there shows in the residual that follows.
+// Thread-safe.
 class RowTrace : public RowTracer {
  public:
   void Row(const OpTag& op, uint64_t request_id, int64_t position, int unit, const void* data,

@@ -94,8 +94,8 @@ struct StepRecord {
   int32_t k_verify = 0;
   int32_t prompt_rows = 0;
   StepShape free_shape;  // if nobody decodes
-  std::array<StepShape, kMaxRanks>
-      shared_shape;  // [n - 1]: if n replicas with prompt rows share max_step_rows
+  // [n - 1]: if n replicas with prompt rows share max_step_rows.
+  std::array<StepShape, kMaxRanks> shared_shape;
 };
 
 StepRecord MakeRecord(const StepPlan& plan, uint64_t commit_hash, int k, int max_step_rows,

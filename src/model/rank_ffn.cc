@@ -1,8 +1,40 @@
 // The feed-forward half of a decoder layer (MODEL.md 2.4, DESIGN 4 and 7): residual, norm and
 // router on the row's owner; dense columns and whole experts of every rank on all replicas' rows.
+#include <algorithm>
+#include <cstring>
+
 #include "model/rank_model.h"
 
 namespace tandem {
+
+Program::Trace RankModel::TraceExperts(const FfnShard& shard) const {
+  return [this, &shard](RowTracer& tracer, const OpTag& op) {
+    for (size_t e = 0; e < shard.experts.size(); ++e) {
+      for (int32_t pair = groups_.begin[e]; pair < groups_.begin[e + 1]; ++pair) {
+        RowIdentity id;
+        std::memcpy(&id, IdentityOf(groups_.rows[pair]), sizeof id);
+        tracer.Row(op, id.request_id, id.position, static_cast<int>(shard.expert_range.begin + e),
+                   expert_activations_.row(pair), config_.moe_intermediate_size * sizeof(float));
+      }
+    }
+  };
+}
+
+Program::Trace RankModel::TraceMlp(const RowBatch& batch, const MlpShard& shard) const {
+  return [this, batch, &shard](RowTracer& tracer, const OpTag& op) {
+    for (int64_t row = 0; row < AllRows(batch); ++row) {
+      RowIdentity id;
+      std::memcpy(&id, IdentityOf(row), sizeof id);
+      if (id.position < 0) continue;
+      for (int64_t column = 0; column < shard.gate.columns(); column += kMlpUnit) {
+        const int64_t size = std::min(kMlpUnit, shard.gate.columns() - column);
+        tracer.Row(op, id.request_id, id.position,
+                   static_cast<int>(shard.first_unit + column / kMlpUnit),
+                   mlp_activations_.row(row) + column, size * sizeof(float));
+      }
+    }
+  };
+}
 
 // x_ += attention; the normed rows and their choice of experts into the gathered buffer.
 void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const RowBatch& batch) {
@@ -19,6 +51,10 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
           AddPieces(pieces, hidden, hidden, /*two_sums=*/false, i, x_.row(i));
           RmsNorm(x_.row(i), common.post_attention_norm.data(), hidden,
                   static_cast<float>(config_.rms_norm_eps), WorldRow(first + i));
+          const int64_t row = OwnRows(batch).begin + i;
+          RowIdentity identity = batch.identity[row];
+          if (!batch.rows[row].active) identity.position = -1;
+          std::memcpy(IdentityOf(first + i), &identity, sizeof identity);
         }
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));
@@ -69,10 +105,13 @@ void RankModel::RecordExperts(Program& program, int64_t layer, int pass, const R
     GroupByExpert(ExpertIds(0), ExpertWeightsOf(0), world_stride_, AllRows(batch),
                   static_cast<int>(config_.num_experts_per_tok), shard.expert_range, groups_);
   });
-  program.Add({"experts_up", l, pass}, [=, this, &shard](const Worker& worker) {
-    ExpertsGateUp(shard.experts, groups_, {world_rows_data_, world_stride_}, expert_activations_,
-                  worker);
-  });
+  program.Add(
+      {"experts_up", l, pass},
+      [=, this, &shard](const Worker& worker) {
+        ExpertsGateUp(shard.experts, groups_, {world_rows_data_, world_stride_},
+                      expert_activations_, worker);
+      },
+      TraceExperts(shard));
   program.Add({"experts_down", l, pass}, [=, this, &shard](const Worker& worker) {
     ExpertsDown(shard.experts, shard.expert_bounds, groups_, expert_activations_, AllRows(batch),
                 config_.hidden_size, pieces, worker);
@@ -94,10 +133,13 @@ void RankModel::RecordFfn(Program& program, int64_t layer, int pass, const RowBa
   if (moe) RecordExperts(program, layer, pass, batch);
   if (mlp) {
     float* pieces = reinterpret_cast<float*>(world_pieces_->local()) + (moe ? hidden : 0);
-    program.Add({"mlp_up", l, pass}, [=, this, &shard](const Worker& worker) {
-      GateUp(shard.mlp.gate, shard.mlp.up, {world_rows_data_, world_stride_}, AllRows(batch),
-             mlp_activations_, worker);
-    });
+    program.Add(
+        {"mlp_up", l, pass},
+        [=, this, &shard](const Worker& worker) {
+          GateUp(shard.mlp.gate, shard.mlp.up, {world_rows_data_, world_stride_}, AllRows(batch),
+                 mlp_activations_, worker);
+        },
+        TraceMlp(batch, shard.mlp));
     program.Add({"mlp_down", l, pass}, [=, this, &shard](const Worker& worker) {
       MatmulSegments(shard.mlp.down, shard.mlp.down_bounds,
                      {mlp_activations_.data, mlp_activations_.stride}, AllRows(batch),

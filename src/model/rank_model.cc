@@ -49,7 +49,8 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
       query_input_(config_.q_lora_rank > 0 ? config_.q_lora_rank : config_.hidden_size),
       group_stride_(query_input_ +
                     CeilDiv(latent_size_ * static_cast<int64_t>(BytesOf(format)), 4)),
-      world_stride_(config_.hidden_size + 2 * config_.num_experts_per_tok) {
+      world_stride_(config_.hidden_size + 2 * config_.num_experts_per_tok +
+                    static_cast<int64_t>(sizeof(RowIdentity) / sizeof(float))) {
   const int64_t hidden = config_.hidden_size, heads = num_heads_;
   const int64_t own = CeilDiv(limits.rows, group.size());
   const int64_t replica = limits.rows;
@@ -107,9 +108,10 @@ int64_t RankModel::WorkspaceBytes(const ModelConfig& config, const Layout& layou
   const int64_t replica_row =
       heads * (config.qk_head_dim() + 2 * config.kv_lora_rank + config.v_head_dim) +
       std::max(config.q_lora_rank, hidden) + latent + hidden;
-  const int64_t all_row = CeilDiv(width, layout.tp_size()) +
+  const int64_t all_row = CeilDiv(CeilDiv(width, kMlpUnit), layout.tp_size()) * kMlpUnit +
                           config.num_experts_per_tok * config.moe_intermediate_size + 3 * hidden +
-                          2 * config.num_experts_per_tok;
+                          2 * config.num_experts_per_tok +
+                          static_cast<int64_t>(sizeof(RowIdentity) / sizeof(float));
   const int64_t head_row = hidden + CeilDiv(config.vocab_size, layout.tp_size());
   return (own * own_row + replica * replica_row + all * all_row + head_rows * head_row) *
          static_cast<int64_t>(sizeof(float));

@@ -78,8 +78,9 @@ class RankModel {
   // The whole logits row [vocab_size] of own head row i (counted from the rank's first).
   void ReadLogits(int64_t i, float* row) const;
 
-  // Bytes of the buffers that the constructor allocates on each rank, buffers of the group and the
-  // world counted at every rank: an upper bound before anything is allocated.
+  // An estimate, before anything is allocated, of the bytes that one rank's constructor allocates;
+  // buffers that ranks share are counted at each. What a copying communicator holds of its own
+  // comes on top.
   static int64_t WorkspaceBytes(const ModelConfig& config, const Layout& layout,
                                 const RowLimits& limits);
 
@@ -106,6 +107,10 @@ class RankModel {
   Program::Trace TraceHeads(const RowBatch& batch, OutputRows rows, int64_t head_size,
                             Range heads) const;
 
+  // Rows of all replicas: each expert's activations, and each unit of columns of the MLP's.
+  Program::Trace TraceExperts(const FfnShard& shard) const;
+  Program::Trace TraceMlp(const RowBatch& batch, const MlpShard& shard) const;
+
   Range OwnRows(const RowBatch& batch) const {
     return {batch.group_begin[attn_rank_], batch.group_begin[attn_rank_ + 1]};
   }
@@ -125,6 +130,10 @@ class RankModel {
   }
   float* ExpertWeightsOf(int64_t world_row) const {
     return WorldRow(world_row) + config_.hidden_size + config_.num_experts_per_tok;
+  }
+  // Whose row it is, for traces of operations over all replicas' rows; position -1 if masked.
+  std::byte* IdentityOf(int64_t world_row) const {
+    return reinterpret_cast<std::byte*>(ExpertWeightsOf(world_row) + config_.num_experts_per_tok);
   }
   // Where each rank's pieces of this rank's own rows begin.
   static std::vector<const float*> PiecesOf(const PieceBuffer& buffer, int size);

@@ -22,9 +22,6 @@ std::vector<int32_t> SegmentBounds(Range segments, int64_t units, int64_t unit_s
   return bounds;
 }
 
-// Columns that make one unit of a split down-projection where there are no scale blocks (DESIGN 7).
-constexpr int64_t kMlpUnit = 16;
-
 int64_t BytesOf(const AttentionShard& shard) {
   size_t bytes = shard.query.bytes() + shard.output.bytes();
   for (const PackedMatrix& matrix : shard.key_up) bytes += matrix.bytes();
@@ -190,6 +187,7 @@ class WeightLoader {
     const Range own{std::min(own_units.begin * kMlpUnit, width),
                     std::min(own_units.end * kMlpUnit, width)};
     MlpShard shard;
+    shard.first_unit = own_units.begin;
     shard.gate = Part(prefix + "gate_proj.weight", width, hidden, own, {0, hidden});
     shard.up = Part(prefix + "up_proj.weight", width, hidden, own, {0, hidden});
     shard.down = Part(prefix + "down_proj.weight", hidden, width, {0, hidden}, own);

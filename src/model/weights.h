@@ -37,8 +37,12 @@ struct AttentionShard {
   std::vector<int32_t> output_bounds;  // K bounds of the rank's segments
 };
 
-// Adjacent columns of a gated MLP: whole segments of units of 16.
+// Columns that make one unit of a split down-projection where there are no scale blocks (DESIGN 7).
+inline constexpr int64_t kMlpUnit = 16;
+
+// Adjacent columns of a gated MLP: whole segments of units.
 struct MlpShard {
+  int64_t first_unit = 0;            // of the whole MLP's
   PackedMatrix gate, up;             // [own columns, hidden]
   PackedMatrix down;                 // [hidden, own columns]
   std::vector<int32_t> down_bounds;  // K bounds of the rank's segments

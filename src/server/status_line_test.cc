@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "server/fake_engine.h"
+
 namespace tandem {
 namespace {
 
@@ -40,6 +44,44 @@ TEST(StatusLinesTest, CountARequestThatCameAndWentBetween) {
   const auto lines = StatusLines(info, {}, now, 5.0);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].substr(0, 10), "DP0 TP0 | ");
+}
+
+// Says when it has been looked at a number of times.
+class WatchedEngine : public FakeEngine {
+ public:
+  EngineStatus status() const override {
+    looks_.fetch_add(1);
+    looks_.notify_all();
+    return FakeEngine::status();
+  }
+  void AwaitLooks(int count) const {
+    for (int looks = looks_; looks < count; looks = looks_) looks_.wait(looks);
+  }
+
+ private:
+  mutable std::atomic<int> looks_ = 0;
+};
+
+// What a reporter logs while it looks at `status` a few times.
+std::string Logged(const EngineStatus& status) {
+  WatchedEngine engine;
+  engine.SetStatus(status);
+  testing::internal::CaptureStderr();
+  {
+    const StatusReporter reporter(engine, std::chrono::milliseconds(1));
+    engine.AwaitLooks(4);
+  }
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(StatusReporterTest, LogsWhileBusyAndIsSilentWhileIdle) {
+  EngineStatus status;
+  status.replicas.resize(2);
+  EXPECT_EQ(Logged(status), "");
+  status.replicas[1].running = 2;
+  const std::string busy = Logged(status);
+  EXPECT_NE(busy.find("DP1 TP1 | running 2, queued 0"), std::string::npos) << busy;
+  EXPECT_EQ(busy.find("DP0"), std::string::npos) << busy;
 }
 
 }  // namespace
