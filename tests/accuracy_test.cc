@@ -72,13 +72,13 @@ class AccuracyTest : public testing::Test {
 
 TEST_F(AccuracyTest, PlainPath) {
   EngineOptions options;
-  options.kv_format = KvFormat::kFp32;
+  options.kv_format = LatentFormat::kFp32;
   EXPECT_EQ(Ask(options), 209);
 }
 
 TEST_F(AccuracyTest, SpeculationOnTp4Dp2) {
   EngineOptions options;
-  options.kv_format = KvFormat::kFp32;
+  options.kv_format = LatentFormat::kFp32;
   options.tp_size = 4;
   options.dp_size = 2;
   options.num_draft_tokens = 3;

@@ -58,7 +58,7 @@ inline EngineOptions TestOptions(int tp, int dp, int k) {
   options.dp_size = dp;
   options.num_draft_tokens = k;
   options.num_threads = tp;
-  options.kv_format = KvFormat::kFp32;
+  options.kv_format = LatentFormat::kFp32;
   options.max_step_rows = 64;  // given, so that no run depends on the machine's speed
   return options;
 }

@@ -80,7 +80,7 @@ class Scenario {
     options.chunked_prefill_size = Value(cell, 2);
     options.max_num_seqs = Value(cell, 3);
     options.copying_communicator = Value(cell, 5) == "copying";
-    options.kv_format = json_["kv"] == "fp32" ? KvFormat::kFp32 : KvFormat::kBf16;
+    options.kv_format = json_["kv"] == "fp32" ? LatentFormat::kFp32 : LatentFormat::kBf16;
     options.max_total_tokens = 4096;
     options.max_step_rows = 256;  // the same on every machine
     // Block sizes are no dimension of their own but must not matter either.

@@ -35,7 +35,7 @@ class GoldenTest : public testing::TestWithParam<GoldenLayout> {
     options.tp_size = GetParam().tp;
     options.dp_size = GetParam().dp;
     options.num_draft_tokens = k;
-    options.kv_format = KvFormat::kFp32;
+    options.kv_format = LatentFormat::kFp32;
     return options;
   }
 

@@ -62,7 +62,7 @@ TEST(CommandLineTest, KnowsEverySpelling) {
       "0");
   EXPECT_EQ(line.engine.model_folder, "M_x");
   const EngineOptions& options = line.engine.options;
-  EXPECT_EQ(options.kv_format, KvFormat::kFp32);
+  EXPECT_EQ(options.kv_format, LatentFormat::kFp32);
   EXPECT_EQ(options.block_size, 10000);
   EXPECT_EQ(options.max_num_seqs, 5);
   EXPECT_EQ(options.context_length, 300);
@@ -82,7 +82,7 @@ TEST(CommandLineTest, KeepsTheEnginesDefaults) {
   EXPECT_EQ(options.tp_size, 1);
   EXPECT_EQ(options.dp_size, 1);
   EXPECT_EQ(options.num_draft_tokens, 0);
-  EXPECT_EQ(options.kv_format, KvFormat::kBf16);
+  EXPECT_EQ(options.kv_format, LatentFormat::kBf16);
   EXPECT_EQ(options.block_size, defaults.block_size);
   EXPECT_EQ(options.max_num_seqs, defaults.max_num_seqs);
   EXPECT_EQ(options.chunked_prefill_size, defaults.chunked_prefill_size);

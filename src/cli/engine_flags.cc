@@ -83,9 +83,9 @@ Status ResolveSpeculation(const EngineFlags& flags, EngineSetup* setup) {
 
 Status ResolveKvFormat(const EngineFlags& flags, EngineSetup* setup) {
   if (flags.kv_cache_dtype == "bf16" || flags.kv_cache_dtype == "auto") {
-    setup->options.kv_format = KvFormat::kBf16;
+    setup->options.kv_format = LatentFormat::kBf16;
   } else if (flags.kv_cache_dtype == "fp32") {
-    setup->options.kv_format = KvFormat::kFp32;
+    setup->options.kv_format = LatentFormat::kFp32;
   } else {
     return InvalidArgument(
         fmt::format("--kv-cache-dtype must be auto, bf16 or fp32, not '{}'", flags.kv_cache_dtype));

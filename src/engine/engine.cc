@@ -147,8 +147,7 @@ Result<std::unique_ptr<Engine>> EngineImpl::Make(const std::string& folder, Engi
 
 Status EngineImpl::SizeCache() {
   const ModelConfig& config = weights_->config();
-  const int64_t value_bytes = options_.kv_format == KvFormat::kFp32 ? 4 : 2;
-  slot_bytes_ = (config.kv_lora_rank + config.qk_rope_head_dim) * value_bytes;
+  slot_bytes_ = SlotBytes(options_.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
   const int64_t token_bytes = slot_bytes_ * weights_->num_layers();
   const int pools = options_.copying_communicator ? layout_.tp_size() : layout_.dp_size();
   const int64_t needed = int64_t{options_.max_num_seqs} *
@@ -259,7 +258,7 @@ void EngineImpl::DescribeStart() {
       options_.context_length, options_.max_num_seqs, options_.max_num_seqs * layout_.dp_size(),
       options_.chunked_prefill_size, options_.max_step_rows, info_.kv_tokens_per_replica,
       options_.block_size, slot_bytes_ * weights_->num_layers(),
-      options_.kv_format == KvFormat::kFp32 ? "fp32" : "bf16", MiB(info_.shared_weight_bytes),
+      options_.kv_format == LatentFormat::kFp32 ? "fp32" : "bf16", MiB(info_.shared_weight_bytes),
       MiB(rank_bytes), MiB(kv_bytes), MiB(workspace_bytes_), MiB(PhysicalMemory()));
 }
 

@@ -10,10 +10,9 @@
 #include "base/status.h"
 #include "engine/api.h"
 #include "engine/hooks.h"
+#include "ops/attention.h"
 
 namespace tandem {
-
-enum class KvFormat { kBf16, kFp32 };
 
 struct EngineOptions {
   int tp_size = 1;           // world of ranks: 1, 2, 4, 8 or 16
@@ -21,7 +20,7 @@ struct EngineOptions {
   int num_draft_tokens = 0;  // k, 0..8; 0 = no speculation
   int num_threads = 0;       // of all ranks together; 0 = one per core, at least one per rank
   int block_size = 16;       // KV tokens per block; larger than the context is legal
-  KvFormat kv_format = KvFormat::kBf16;
+  LatentFormat kv_format = LatentFormat::kBf16;
   int max_num_seqs = 16;           // running sequences per replica
   int chunked_prefill_size = 512;  // prompt rows per step and replica
   int max_step_rows = 0;  // prompt rows of a step over all replicas while any decodes; 0 = derived

@@ -5,14 +5,10 @@
 namespace tandem {
 namespace {
 
-LatentFormat FormatOf(KvFormat format) {
-  return format == KvFormat::kFp32 ? LatentFormat::kFp32 : LatentFormat::kBf16;
-}
-
 std::vector<LatentCache> CachesOf(const RankSetup& setup) {
   const ModelConfig& config = setup.weights->config();
-  const int64_t slot_bytes = (config.kv_lora_rank + config.qk_rope_head_dim) *
-                             static_cast<int64_t>(BytesOf(FormatOf(setup.options.kv_format)));
+  const int64_t slot_bytes =
+      SlotBytes(setup.options.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
   std::vector<LatentCache> caches;
   for (int64_t layer = 0; layer < setup.weights->num_layers(); ++layer) {
     caches.push_back({setup.kv->layer(layer), slot_bytes, setup.options.block_size});
@@ -31,9 +27,8 @@ RankLoop::RankLoop(const RankSetup& setup)
       team_(setup.num_threads, setup.spin),
       inputs_(setup.limits, layout_, setup.rank, setup.options.num_draft_tokens) {
   const EngineOptions& options = setup.options;
-  model_ =
-      std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits,
-                                  FormatOf(options.kv_format), CachesOf(setup), world_, group_);
+  model_ = std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits, options.kv_format,
+                                       CachesOf(setup), world_, group_);
   rank_step_ = std::make_unique<RankStep>(*model_, inputs_, setup.limits,
                                           static_cast<int32_t>(setup.weights->config().vocab_size),
                                           options.num_draft_tokens, setup.num_threads, group_);

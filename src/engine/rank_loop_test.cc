@@ -84,7 +84,7 @@ EngineOptions Options() {
   options.chunked_prefill_size = 16;
   options.max_step_rows = 16;
   options.context_length = 100;
-  options.kv_format = KvFormat::kFp32;
+  options.kv_format = LatentFormat::kFp32;
   options.copying_communicator = true;
   return options;
 }

@@ -22,15 +22,31 @@ struct RopeScaling {
   double mscale_all_dim = 0.0;
 };
 
-// A DeepSeek-V3 type model. Fields are named as in config.json. After LoadModelConfig every field
-// is inside the bounds given in config.cc, so that the product of any three sizes fits in int64_t.
+// How a row's experts are chosen and weighed (MODEL.md 2.4).
+enum class RouterKind {
+  kNoauxTc,             // V3: sigmoid, bias takes part in the choice, groups by their two best
+  kGreedy,              // V2: softmax, the best of all
+  kGroupLimitedGreedy,  // V2: softmax, the best of the groups whose best expert is best
+};
+
+// Blocks of FP8 tensors: `name`.weight_scale_inv holds one scale per block of this size, smaller at
+// the edges. Which tensors are FP8 is decided by their own dtype.
+struct QuantizationConfig {
+  bool present = false;
+  int64_t block_rows = 0;     // of outputs
+  int64_t block_columns = 0;  // of inputs (K)
+};
+
+// A model of the DeepSeek-V2, V3 or GLM-4-MoE-lite type. Fields are named as in config.json. After
+// LoadModelConfig every field is inside the bounds given in config.cc, so that the product of any
+// three sizes fits in int64_t.
 struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t moe_intermediate_size = 0;
   int64_t num_hidden_layers = 0;
-  int64_t num_nextn_predict_layers = 0;  // MTP modules: 0 or 1
+  int64_t num_nextn_predict_layers = 0;  // MTP modules
   int64_t num_attention_heads = 0;
   int64_t q_lora_rank = 0;  // 0 = none: one q_proj
   int64_t kv_lora_rank = 0;
@@ -45,11 +61,14 @@ struct ModelConfig {
   int64_t first_k_dense_replace = 0;
   int64_t moe_layer_freq = 1;
   int64_t max_position_embeddings = 0;
+  RouterKind router = RouterKind::kNoauxTc;
   bool norm_topk_prob = true;
   double routed_scaling_factor = 1.0;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  QuantizationConfig quantization;
+  std::string model_type;  // as in the file
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;  // may be empty
 

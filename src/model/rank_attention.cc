@@ -42,9 +42,10 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
                   static_cast<float>(config_.rms_norm_eps), latent);
           if (row.active) weights_.rope().Rotate(row.position, latent + config_.kv_lora_rank);
           if (!in_place) {
-            EncodeLatent(format_, latent, latent_size_, LatentOf(own.begin + i));
+            EncodeLatent(format_, latent, config_.kv_lora_rank, config_.qk_rope_head_dim,
+                         LatentOf(own.begin + i));
           } else if (write && row.active) {
-            EncodeLatent(format_, latent, latent_size_,
+            EncodeLatent(format_, latent, config_.kv_lora_rank, config_.qk_rope_head_dim,
                          caches_[layer].Slot(row.table, row.position));
           }
         }

@@ -48,7 +48,7 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
       latent_size_(config_.kv_lora_rank + config_.qk_rope_head_dim),
       query_input_(config_.q_lora_rank > 0 ? config_.q_lora_rank : config_.hidden_size),
       group_stride_(query_input_ +
-                    CeilDiv(latent_size_ * static_cast<int64_t>(BytesOf(format)), 4)),
+                    CeilDiv(SlotBytes(format, config_.kv_lora_rank, config_.qk_rope_head_dim), 4)),
       world_stride_(config_.hidden_size + 2 * config_.num_experts_per_tok +
                     static_cast<int64_t>(sizeof(RowIdentity) / sizeof(float))) {
   const int64_t hidden = config_.hidden_size, heads = num_heads_;

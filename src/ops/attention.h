@@ -10,10 +10,19 @@
 
 namespace tandem {
 
-enum class LatentFormat { kBf16, kFp32 };
+// kFp8: the latent as e4m3 with one FP32 scale, a power of two, per kLatentScaleBlock values, the
+// rotary part as BF16.
+enum class LatentFormat { kBf16, kFp8, kFp32 };
 
-inline size_t BytesOf(LatentFormat format) {
-  return format == LatentFormat::kBf16 ? 2 : 4;
+// As in FlashMLA's FP8 cache.
+inline constexpr int kLatentScaleBlock = 128;
+
+// Bytes of one slot: for kFp8 the codes, then the scales, then the rotary part, none aligned.
+inline int64_t SlotBytes(LatentFormat format, int64_t kv_lora_rank, int64_t rope_dim) {
+  if (format == LatentFormat::kFp8) {
+    return kv_lora_rank + 4 * CeilDiv(kv_lora_rank, kLatentScaleBlock) + 2 * rope_dim;
+  }
+  return (kv_lora_rank + rope_dim) * (format == LatentFormat::kBf16 ? 2 : 4);
 }
 
 // Cosines and sines of YaRN's (or plain) rotary angles: [positions][pairs], multiplied by the
@@ -33,8 +42,9 @@ class RopeTable {
   Buffer<float> cos_, sin_;
 };
 
-// Writes values in the cache's format.
-void EncodeLatent(LatentFormat format, const float* values, int64_t size, std::byte* out);
+// Writes values [kv_lora_rank + rope_dim] as one slot in the cache's format.
+void EncodeLatent(LatentFormat format, const float* values, int64_t kv_lora_rank, int64_t rope_dim,
+                  std::byte* out);
 
 // Where the latent rows of one layer live: slot s of a sequence is row s % block_size of block
 // table[s / block_size].

@@ -28,7 +28,7 @@ using Keys = std::vector<std::vector<float>>;
 class Sequence {
  public:
   Sequence(const Case& c, int32_t num_keys, std::mt19937& rng)
-      : slot_bytes_(c.dim() * static_cast<int64_t>(BytesOf(c.format)) + 4) {
+      : slot_bytes_(SlotBytes(c.format, c.latent, c.rope) + 4) {
     const int64_t blocks = CeilDiv(num_keys, c.block_size) + 2;
     pool_ = Buffer<std::byte>(blocks * c.block_size * slot_bytes_);
     std::fill_n(pool_.data(), pool_.size(), std::byte{0xff});  // NaN in both formats
@@ -38,7 +38,7 @@ class Sequence {
     for (int32_t s = c.first_key; s < num_keys; ++s) {
       std::vector<float> key(c.dim());
       for (float& x : key) x = RandomFloat(rng);
-      EncodeLatent(c.format, key.data(), c.dim(), cache.Slot(table.data(), s));
+      EncodeLatent(c.format, key.data(), c.latent, c.rope, cache.Slot(table.data(), s));
       if (c.format == LatentFormat::kBf16) {
         for (float& x : key) x = BFloat16::FromFloat(x).ToFloat();
       }
@@ -274,13 +274,13 @@ TEST(EncodeLatent, RoundsToTheFormatAndWritesNoMore) {
   const std::vector<float> values = {1.0f, -2.5f, std::bit_cast<float>(0x3f808001u)};
   alignas(8) std::byte bytes[16];
   std::fill_n(bytes, 16, std::byte{0x55});
-  EncodeLatent(LatentFormat::kBf16, values.data(), 3, bytes);
+  EncodeLatent(LatentFormat::kBf16, values.data(), 2, 1, bytes);
   const uint16_t* halves = reinterpret_cast<const uint16_t*>(bytes);
   EXPECT_EQ(halves[0], 0x3f80);
   EXPECT_EQ(halves[1], 0xc020);
   EXPECT_EQ(halves[2], 0x3f81);
   EXPECT_EQ(bytes[6], std::byte{0x55});
-  EncodeLatent(LatentFormat::kFp32, values.data(), 3, bytes);
+  EncodeLatent(LatentFormat::kFp32, values.data(), 2, 1, bytes);
   EXPECT_EQ(std::memcmp(bytes, values.data(), 12), 0);
   EXPECT_EQ(bytes[12], std::byte{0x55});
 }

@@ -1,6 +1,6 @@
 // Matrix products with packed weights: y = x W^T in FP32. One fused multiply-add chain over K per
-// output element, so the bits of a row depend on nothing but that row and the weights. No attention
-// and no routing here.
+// output element (FP8: one per scale block), so the bits of a row depend on nothing but that row
+// and the weights. No attention and no routing here.
 #pragma once
 
 #include <cstdint>
@@ -12,43 +12,76 @@
 
 namespace tandem {
 
-enum class WeightType { kBf16, kFp32 };
+// FP8 is e4m3 (no infinities), with scales per block of the matrix.
+enum class WeightType { kBf16, kFp32, kFp8 };
 
 inline size_t BytesOf(WeightType type) {
-  return type == WeightType::kBf16 ? 2 : 4;
+  return type == WeightType::kFp8 ? 1 : type == WeightType::kBf16 ? 2 : 4;
 }
 
 // Columns of one packed panel: one Vec16, the width of an AVX-512 register.
 inline constexpr int64_t kPanel = 16;
 
+// The scale blocks of an FP8 matrix, and where a part of it lies in the whole: blocks are counted
+// in the whole's coordinates, so that a rank's part has the same chains as the whole (DESIGN 7).
+struct ScaleBlocks {
+  int64_t columns = 0, depth = 0;             // of one block: outputs and K; 0 = no scales
+  int64_t first_column = 0, first_depth = 0;  // of the part
+
+  // Blocks along K that a part of `part_depth` touches.
+  int64_t CountAlongDepth(int64_t part_depth) const {
+    if (depth == 0 || part_depth == 0) return 0;
+    return CeilDiv(first_depth + part_depth, depth) - first_depth / depth;
+  }
+  // Where block b of those begins, counted from the part's first element, at least 0.
+  int64_t Begin(int64_t b) const {
+    return b == 0 ? 0 : (first_depth / depth + b) * depth - first_depth;
+  }
+};
+
 // W [columns (outputs), depth (K)] as panels of kPanel columns, K-major inside: element (n, k) is
-// at panel n / 16, place k * 16 + n % 16. The last panel is padded with zeros. Immutable after
-// packing.
+// at panel n / 16, place k * 16 + n % 16. The last panel is padded with zeros. An FP8 matrix holds
+// the checkpoint's codes, and for each panel and scale block along K one scale per column; its
+// element is code * scale. Immutable after packing.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  PackedMatrix(int64_t columns, int64_t depth, WeightType type)
+  // REQUIRES: blocks.depth > 0 exactly if type is kFp8.
+  PackedMatrix(int64_t columns, int64_t depth, WeightType type, const ScaleBlocks& blocks = {})
       : columns_(columns),
         depth_(depth),
         type_(type),
-        data_(static_cast<size_t>(CeilDiv(columns, kPanel) * kPanel * depth) * BytesOf(type)) {}
+        blocks_(blocks),
+        data_(static_cast<size_t>(num_panels() * kPanel * depth) * BytesOf(type)),
+        scales_(static_cast<size_t>(num_panels() * num_scale_blocks() * kPanel)) {
+    CHECK((blocks.depth > 0) == (type == WeightType::kFp8));
+  }
 
   int64_t columns() const { return columns_; }
   int64_t depth() const { return depth_; }
   int64_t num_panels() const { return CeilDiv(columns_, kPanel); }
   WeightType type() const { return type_; }
-  size_t bytes() const { return data_.bytes(); }
+  const ScaleBlocks& scale_blocks() const { return blocks_; }
+  int64_t num_scale_blocks() const { return blocks_.CountAlongDepth(depth_); }
+  size_t bytes() const { return data_.bytes() + scales_.bytes(); }
 
+  // uint8_t for FP8 codes.
   template <typename W>
   W* Panel(int64_t panel) const {
     return reinterpret_cast<W*>(data_.data()) + panel * kPanel * depth_;
+  }
+  // [num_scale_blocks][kPanel]
+  float* Scales(int64_t panel) const {
+    return scales_.data() + panel * num_scale_blocks() * kPanel;
   }
 
  private:
   int64_t columns_ = 0;
   int64_t depth_ = 0;
   WeightType type_ = WeightType::kBf16;
+  ScaleBlocks blocks_;
   Buffer<std::byte> data_;
+  Buffer<float> scales_;
 };
 
 // The rows of one operand or result: row i starts at data + i * stride floats.

@@ -250,7 +250,10 @@ void RopeTable::Rotate(int64_t position, float* x) const {
   }
 }
 
-void EncodeLatent(LatentFormat format, const float* values, int64_t size, std::byte* out) {
+void EncodeLatent(LatentFormat format, const float* values, int64_t kv_lora_rank, int64_t rope_dim,
+                  std::byte* out) {
+  CHECK(format != LatentFormat::kFp8);
+  const int64_t size = kv_lora_rank + rope_dim;
   if (format == LatentFormat::kFp32) {
     std::memcpy(out, values, size * sizeof(float));
     return;

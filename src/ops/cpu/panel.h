@@ -47,6 +47,7 @@ inline void PanelChain(int rows, const W* panel, int64_t k_begin, int64_t k_end,
 // Dispatches on the weight type and the rows: sum[i] += x[i] . panel over [k_begin, k_end).
 inline void PanelChain(const PackedMatrix& w, int64_t panel, int rows, int64_t k_begin,
                        int64_t k_end, const float* const* x, Vec16* sum) {
+  CHECK(w.type() != WeightType::kFp8);
   if (w.type() == WeightType::kBf16) {
     PanelChain(rows, w.Panel<BFloat16>(panel), k_begin, k_end, x, sum);
   } else {
