@@ -15,7 +15,7 @@ namespace {
 // As given; what is absent is left to the input line, the model and the API.
 struct SamplingFlags {
   std::optional<double> temperature, top_p, min_p;
-  std::optional<int64_t> top_k, seed, max_tokens, logprobs;
+  std::optional<int64_t> top_k, seed, max_tokens, min_tokens, logprobs;
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
 
@@ -33,6 +33,7 @@ std::string SamplingFlags::ToJson() const {
   add("top_k", top_k);
   add("seed", seed);
   add("max_tokens", max_tokens);
+  add("min_tokens", min_tokens);
   add("logprobs", logprobs);
   if (!stop_token_ids.empty()) fields["stop_token_ids"] = stop_token_ids;
   if (ignore_eos) fields["ignore_eos"] = true;
@@ -70,6 +71,8 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
       ->group(group);
   app.add_option("--seed", flags->seed, "drawn and shown if not given")->group(group);
   app.add_option("--max-tokens", flags->max_tokens, "most tokens to generate")->group(group);
+  app.add_option("--min-tokens", flags->min_tokens, "tokens before an end is possible")
+      ->group(group);
   app.add_flag("--ignore-eos", flags->ignore_eos, "go on after the end-of-text token")
       ->group(group);
   app.add_option("--stop-token-ids", flags->stop_token_ids, "ids to stop at, divided by commas")

@@ -77,6 +77,23 @@ TEST(CommandLineTest, KnowsEverySpelling) {
   EXPECT_EQ(line.serve.port, 0);
 }
 
+TEST(CommandLineTest, LoadingAndMemory) {
+  const EngineOptions options = Good(
+                                    "serve M --load-format dummy --dummy-seed 7 --dummy-acceptance "
+                                    "0.75 --gpu-memory-utilization 0.41 --request-timeout 2.5 "
+                                    "--kv-cache-dtype fp8")
+                                    .engine.options;
+  EXPECT_TRUE(options.dummy_weights);
+  EXPECT_EQ(options.dummy_seed, 7u);
+  EXPECT_EQ(options.dummy_acceptance, 0.75);
+  EXPECT_EQ(options.memory_fraction, 0.41);
+  EXPECT_EQ(options.request_timeout_seconds, 2.5);
+  EXPECT_EQ(options.kv_format, LatentFormat::kFp8);
+  EXPECT_EQ(Good("serve M --speculative-draft-model-path D --num-speculative-tokens 1")
+                .engine.options.draft_model_folder,
+            "D");
+}
+
 TEST(CommandLineTest, KeepsTheEnginesDefaults) {
   const EngineOptions defaults, options = Good("serve M").engine.options;
   EXPECT_EQ(options.tp_size, 1);
@@ -120,6 +137,15 @@ TEST(CommandLineTest, RefusesInOneLine) {
       {"serve M --num-speculative-tokens -1", "from 0 to 8"},
       {"serve M --kv-cache-dtype int4", "int4"},
       {"serve M --communicator pigeon", "pigeon"},
+      {"serve M --load-format gguf", "gguf"},
+      {"serve M --dummy-acceptance 0.5", "--load-format dummy"},
+      {"serve M --dummy-seed 1", "--load-format dummy"},
+      {"serve M --load-format dummy --dummy-acceptance 1.5", "from 0 to 1"},
+      {"serve M --load-format dummy --dummy-acceptance nan", "from 0 to 1"},
+      {"serve M --load-format dummy --speculative-draft D", "exclude"},
+      {"serve M --mem-fraction-static 0", "above 0"},
+      {"serve M --gpu-memory-utilization 1.1", "at most 1"},
+      {"serve M --request-timeout -1", "--request-timeout"},
       {"serve M --block-size 0", "--block-size"},
       {"serve M --max-num-seqs 0", "--max-num-seqs"},
       {"serve M --chunked-prefill-size 0", "--chunked-prefill-size"},

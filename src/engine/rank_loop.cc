@@ -32,12 +32,28 @@ RankLoop::RankLoop(const RankSetup& setup)
   rank_step_ = std::make_unique<RankStep>(*model_, inputs_, setup.limits,
                                           static_cast<int32_t>(setup.weights->config().vocab_size),
                                           options.num_draft_tokens, setup.num_threads, group_);
+  TouchCache();
   if (!leader_) return;
   scheduler_.emplace(
       SchedulerOptions{options.context_length, options.block_size, options.max_num_seqs,
                        options.chunked_prefill_size, options.num_draft_tokens},
       setup.num_blocks);
   PublishStatus(step_);
+}
+
+// The pool's memory is there, in equal parts from each thread that will read it, before anyone
+// serves: what does not fit fails now.
+void RankLoop::TouchCache() {
+  const bool shared = group_.shares_memory();
+  const Range part =
+      shared ? Share(setup_.kv->bytes(), layout_.attn_rank(setup_.rank), layout_.attn_tp_size())
+             : Range{0, setup_.kv->bytes()};
+  Program program;
+  program.Add({"touch_cache"}, [&](const Worker& worker) {
+    const Range own = Share(part.size(), worker.thread, worker.num_threads);
+    setup_.kv->Touch(part.begin + own.begin, part.begin + own.end);
+  });
+  CHECK(program.Run(team_, nullptr).ok());
 }
 
 Status RankLoop::Run() {

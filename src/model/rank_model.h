@@ -78,11 +78,9 @@ class RankModel {
   // The whole logits row [vocab_size] of own head row i (counted from the rank's first).
   void ReadLogits(int64_t i, float* row) const;
 
-  // An estimate, before anything is allocated, of the bytes that one rank's constructor allocates;
-  // buffers that ranks share are counted at each. What a copying communicator holds of its own
-  // comes on top.
-  static int64_t WorkspaceBytes(const ModelConfig& config, const Layout& layout,
-                                const RowLimits& limits);
+  // Bytes that the constructor has allocated for this rank alone: without the gathered rows, which
+  // ranks may share.
+  int64_t own_bytes() const { return own_bytes_; }
 
  private:
   void RecordLayer(Program& program, int64_t layer, int pass, const RowBatch& batch);
@@ -153,6 +151,7 @@ class RankModel {
       query_input_;  // floats of a gathered row before its latent: q_lora_rank or hidden_size
   const int64_t group_stride_, world_stride_;  // floats per gathered row
   std::vector<Buffer<std::byte>> workspace_;
+  int64_t own_bytes_ = 0;
 
   // Own rows.
   OutputRows x_, hidden_, states_, draft_states_, latents_, router_logits_, mtp_input_;
