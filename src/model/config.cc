@@ -1,288 +1,210 @@
 #include "model/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <numbers>
 #include <utility>
 
-#include "model/text_file.h"
+#include "model/config_fields.h"
+#include "model/config_rope.h"
 
 namespace tandem {
 namespace {
 
-using nlohmann::json;
-
-// Real configs have 2 kB, or some hundred with a quantization list.
-constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-
 // Upper bounds, each at least four times what known models have (vocabulary and context: the
 // largest known). Together they keep the bytes of a whole model, layers x experts x widths x 4,
-// below 2^62.
+// below 2^62, and both sides of every matrix but the embedding and the head within kMaxWidth.
 constexpr int64_t kMaxRows = int64_t{1} << 20;   // vocabulary, context
-constexpr int64_t kMaxWidth = int64_t{1} << 18;  // hidden, intermediate
+constexpr int64_t kMaxWidth = int64_t{1} << 18;  // hidden, intermediate, all heads together
 constexpr int64_t kMaxRank = int64_t{1} << 16;   // latent widths
 constexpr int64_t kMaxCount = int64_t{1} << 12;  // heads, experts, widths of a head
 constexpr int64_t kMaxLayers = int64_t{1} << 10;
-// Frequencies must fall from pair to pair (theta > 1); the largest theta we know of is 1e8.
-constexpr double kMinTheta = 1.001;
-constexpr double kMaxTheta = 1e12;
+// Step-3.5 and MiMo-V2 have the most MTP modules that we know of, 3.
+constexpr int64_t kMaxMtpLayers = 8;
 
-// Reads fields of one JSON object and keeps the first error, so that callers can read on and check
-// once. A null field is an absent field.
-class FieldReader {
- public:
-  FieldReader(std::string file, std::string prefix, const json& object)
-      : file_(std::move(file)), prefix_(std::move(prefix)), object_(object) {}
+constexpr const char* kDeepseekV2 = "deepseek_v2";
 
-  const Status& status() const { return status_; }
-
-  // The field, or nullptr if it is absent.
-  const json* Find(const char* name) const {
-    const auto it = object_.find(name);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  void Refuse(const std::string& name, const std::string& why) {
-    if (status_.ok()) status_ = InvalidArgument(file_ + ": " + prefix_ + name + ": " + why);
-  }
-  void RefuseValue(const char* name, const json& value, const std::string& why) {
-    Refuse(name, value.dump(-1, ' ', true).substr(0, 100) + " " + why);
-  }
-
-  // A whole number in [min, max]; required unless `out` has a default already.
-  template <typename Int>
-  void ReadInt(const char* name, int64_t min, int64_t max, bool required, Int& out) {
-    const json* value = Find(name);
-    if (!value) {
-      if (required) Refuse(name, "is missing");
-      return;
-    }
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() &&
-                        value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-    if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max) {
-      RefuseValue(
-          name, *value,
-          "is not a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-      return;
-    }
-    out = static_cast<Int>(value->get<int64_t>());
-  }
-
-  void ReadDouble(const char* name, double min, double max, bool required, double& out) {
-    const json* value = Find(name);
-    if (!value) {
-      if (required) Refuse(name, "is missing");
-      return;
-    }
-    if (!value->is_number() || !(value->get<double>() >= min && value->get<double>() <= max)) {
-      RefuseValue(name, *value,
-                  "is not a number from " + json(min).dump() + " to " + json(max).dump());
-      return;
-    }
-    out = value->get<double>();
-  }
-
-  void ReadBool(const char* name, bool required, bool& out) {
-    const json* value = Find(name);
-    if (!value) {
-      if (required) Refuse(name, "is missing");
-    } else if (!value->is_boolean()) {
-      RefuseValue(name, *value, "is not true or false");
-    } else {
-      out = value->get<bool>();
-    }
-  }
-
-  // Optional values in two steps, so that "absent" can be told from a default.
-  template <typename T, typename Read>
-  void ReadOptional(const char* name, std::optional<T>& out, Read read) {
-    if (!Find(name)) return;
-    T value{};
-    read(value);
-    if (status_.ok()) out = value;
-  }
-
-  // The only value that this engine supports, if the field is there at all.
-  void Only(const char* name, const json& supported) {
-    const json* value = Find(name);
-    if (value && *value != supported) {
-      RefuseValue(name, *value, "is not supported, only " + supported.dump());
-    }
-  }
-
-  // A token id, or a list of them.
-  void ReadTokenIds(const char* name, int64_t vocab_size, std::vector<int32_t>& out) {
-    const json* value = Find(name);
-    if (!value) return;
-    const json list = value->is_array() ? *value : json::array({*value});
-    std::vector<int32_t> ids;
-    for (const json& id : list) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
-        RefuseValue(name, id, "is not a token id below " + std::to_string(vocab_size));
-        return;
-      }
-      ids.push_back(id.get<int32_t>());
-    }
-    out = std::move(ids);
-  }
-
- private:
-  std::string file_;
-  std::string prefix_;
-  const json& object_;
-  Status status_;
-};
-
-Result<json> LoadObject(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-  json object;
-  try {
-    object = json::parse(text);
-  } catch (const json::exception& e) {
-    return InvalidArgument(path + ": not valid JSON: " + Quoted(e.what()));
-  }
-  if (!object.is_object()) return InvalidArgument(path + ": not a JSON object");
-  return object;
-}
-
-void CheckArchitecture(FieldReader& reader) {
-  if (!reader.Find("model_type")) reader.Refuse("model_type", "is missing");
-  reader.Only("model_type", "deepseek_v3");
-  reader.Only("architectures", json::array({"DeepseekV3ForCausalLM"}));
-  reader.Only("topk_method", "noaux_tc");
-  reader.Only("scoring_func", "sigmoid");
-  reader.Only("hidden_act", "silu");
-  reader.Only("attention_bias", false);
-  reader.Only("tie_word_embeddings", false);
-  reader.Only("rope_interleave", true);
-  if (const json* value = reader.Find("quantization_config")) {
-    reader.RefuseValue("quantization_config", *value,
-                       "is not supported, only BF16 and FP32 tensors");
-  }
+void ReadArchitecture(const ConfigFields& fields, ModelConfig& config) {
+  fields.RefuseIfAbsent("model_type");
+  fields.ReadWord("model_type", {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}, config.model_type);
+  std::string architecture = "DeepseekV3ForCausalLM";
+  if (config.model_type == kDeepseekV2) architecture = "DeepseekV2ForCausalLM";
+  if (config.model_type == "glm4_moe_lite") architecture = "Glm4MoeLiteForCausalLM";
+  // Exports of the MTP module alone (for a draft model path) are of SGLang's class of that name.
+  const std::string nextn = architecture + "NextN";
+  std::vector<std::string> classes;
+  fields.ReadWords("architectures", 1, {architecture.c_str(), nextn.c_str()}, classes);
+  std::string word;
+  fields.ReadWord("hidden_act", {"silu"}, word);
+  fields.Only("attention_bias", false);
+  fields.Only("tie_word_embeddings", false);
+  // Both rotary layouts exist in GLM's and transformers' classes: pairs (2i, 2i+1) over the whole
+  // of qk_rope_head_dim is what every checkpoint of the three families uses.
+  fields.Only("rope_interleave", true);
+  fields.Only("partial_rotary_factor", 1.0);
   for (const char* name : {"dtype", "torch_dtype"}) {
-    const json* value = reader.Find(name);
-    if (value && *value != "bfloat16" && *value != "float32") {
-      reader.RefuseValue(name, *value, "is not supported, only \"bfloat16\" and \"float32\"");
+    fields.ReadWord(name, {"bfloat16", "float32", "float16"}, word);
+    if (word == "float16") {
+      fields.RefuseValue(name,
+                         "is not supported: no kernel reads F16 tensors, only BF16, FP32 and FP8 "
+                         "ones; convert the checkpoint to bfloat16 or float32");
     }
   }
 }
 
-void ReadSizes(FieldReader& reader, ModelConfig& config) {
-  reader.ReadInt("vocab_size", 1, kMaxRows, true, config.vocab_size);
-  reader.ReadInt("hidden_size", 1, kMaxWidth, true, config.hidden_size);
-  reader.ReadInt("intermediate_size", 1, kMaxWidth, true, config.intermediate_size);
-  reader.ReadInt("moe_intermediate_size", 1, kMaxWidth, true, config.moe_intermediate_size);
-  reader.ReadInt("num_hidden_layers", 1, kMaxLayers, true, config.num_hidden_layers);
-  reader.ReadInt("num_nextn_predict_layers", 0, 1, false, config.num_nextn_predict_layers);
-  reader.ReadInt("num_attention_heads", 1, kMaxCount, true, config.num_attention_heads);
-  reader.ReadInt("q_lora_rank", 1, kMaxRank, false, config.q_lora_rank);
-  reader.ReadInt("kv_lora_rank", 1, kMaxRank, true, config.kv_lora_rank);
-  reader.ReadInt("qk_nope_head_dim", 1, kMaxCount, true, config.qk_nope_head_dim);
-  reader.ReadInt("qk_rope_head_dim", 2, kMaxCount, true, config.qk_rope_head_dim);
-  reader.ReadInt("v_head_dim", 1, kMaxCount, true, config.v_head_dim);
-  reader.ReadInt("n_routed_experts", 1, kMaxCount, true, config.n_routed_experts);
-  reader.ReadInt("n_shared_experts", 0, kMaxCount, true, config.n_shared_experts);
-  reader.ReadInt("num_experts_per_tok", 1, kMaxCount, true, config.num_experts_per_tok);
-  reader.ReadInt("n_group", 1, kMaxCount, true, config.n_group);
-  reader.ReadInt("topk_group", 1, kMaxCount, true, config.topk_group);
-  reader.ReadInt("first_k_dense_replace", 0, kMaxLayers, true, config.first_k_dense_replace);
-  reader.ReadInt("moe_layer_freq", 1, kMaxLayers, false, config.moe_layer_freq);
-  reader.ReadInt("max_position_embeddings", 1, kMaxRows, true, config.max_position_embeddings);
-  reader.ReadBool("norm_topk_prob", true, config.norm_topk_prob);
-  reader.ReadDouble("routed_scaling_factor", 1e-6, 1e6, true, config.routed_scaling_factor);
-  reader.ReadDouble("rms_norm_eps", 1e-12, 1e-1, true, config.rms_norm_eps);
-  reader.ReadTokenIds("eos_token_id", config.vocab_size, config.eos_token_ids);
-  reader.ReadOptional("bos_token_id", config.bos_token_id, [&](int32_t& id) {
-    reader.ReadInt("bos_token_id", 0, config.vocab_size - 1, true, id);
-  });
+void ReadSizes(const ConfigFields& fields, ModelConfig& config) {
+  const struct {
+    const char* name;
+    int64_t ModelConfig::*field;
+    int64_t min, max;
+    bool required;
+  } kSizes[] = {
+      {"vocab_size", &ModelConfig::vocab_size, 1, kMaxRows, true},
+      {"hidden_size", &ModelConfig::hidden_size, 1, kMaxWidth, true},
+      {"intermediate_size", &ModelConfig::intermediate_size, 1, kMaxWidth, true},
+      {"moe_intermediate_size", &ModelConfig::moe_intermediate_size, 1, kMaxWidth, true},
+      {"num_hidden_layers", &ModelConfig::num_hidden_layers, 1, kMaxLayers, true},
+      {"num_nextn_predict_layers", &ModelConfig::num_nextn_predict_layers, 0, kMaxMtpLayers, false},
+      {"num_attention_heads", &ModelConfig::num_attention_heads, 1, kMaxCount, true},
+      {"q_lora_rank", &ModelConfig::q_lora_rank, 1, kMaxRank, false},
+      {"kv_lora_rank", &ModelConfig::kv_lora_rank, 1, kMaxRank, true},
+      {"qk_nope_head_dim", &ModelConfig::qk_nope_head_dim, 1, kMaxCount, true},
+      {"qk_rope_head_dim", &ModelConfig::qk_rope_head_dim, 2, kMaxCount, true},
+      {"v_head_dim", &ModelConfig::v_head_dim, 1, kMaxCount, true},
+      {"n_routed_experts", &ModelConfig::n_routed_experts, 1, kMaxCount, true},
+      {"n_shared_experts", &ModelConfig::n_shared_experts, 0, kMaxCount, true},
+      {"num_experts_per_tok", &ModelConfig::num_experts_per_tok, 1, kMaxCount, true},
+      {"max_position_embeddings", &ModelConfig::max_position_embeddings, 1, kMaxRows, true},
+  };
+  for (const auto& size : kSizes) {
+    if (size.required) fields.RefuseIfAbsent(size.name);
+    fields.ReadInt(size.name, size.min, size.max, config.*size.field);
+  }
+  // A forgotten q_lora_rank must not silently mean "none": that is what null is for.
+  if (!fields.Mentions("q_lora_rank")) {
+    fields.Refuse("q_lora_rank", "is missing (null means none)");
+  }
+  fields.RefuseIfAbsent("rms_norm_eps");
+  fields.ReadDouble("rms_norm_eps", 1e-12, 1e-1, config.rms_norm_eps);
+  fields.ReadTokenIds("eos_token_id", config.vocab_size, config.eos_token_ids);
+  if (fields.Has("bos_token_id")) {
+    fields.ReadInt("bos_token_id", 0, config.vocab_size - 1, config.bos_token_id.emplace(0));
+  }
 }
 
-void CheckRelations(FieldReader& reader, const ModelConfig& config) {
-  if (config.qk_rope_head_dim % 2 != 0) {
-    reader.Refuse("qk_rope_head_dim", std::to_string(config.qk_rope_head_dim) + " is odd");
+// Which layers hold experts: two numbers, or the list that transformers 5 writes, or both.
+void ReadLayerKinds(const ConfigFields& fields, ModelConfig& config) {
+  // More than there are layers: all are dense (and so is the one layer that a NextN export counts).
+  fields.ReadInt("first_k_dense_replace", 0, kMaxLayers, config.first_k_dense_replace);
+  fields.ReadInt("moe_layer_freq", 1, kMaxLayers, config.moe_layer_freq);
+  if (!fields.Has("mlp_layer_types")) return fields.RefuseIfAbsent("first_k_dense_replace");
+  std::vector<std::string> kinds;
+  fields.ReadWords("mlp_layer_types", config.num_hidden_layers, {"dense", "sparse"}, kinds);
+  if (!fields.Has("first_k_dense_replace")) {
+    config.first_k_dense_replace = std::find(kinds.begin(), kinds.end(), "sparse") - kinds.begin();
   }
-  if (config.first_k_dense_replace > config.num_hidden_layers) {
-    reader.Refuse("first_k_dense_replace",
-                  std::to_string(config.first_k_dense_replace) + " is more than num_hidden_layers");
+  for (size_t layer = 0; layer < kinds.size(); ++layer) {
+    if ((kinds[layer] == "sparse") != config.IsMoeLayer(static_cast<int64_t>(layer))) {
+      return fields.Refuse("mlp_layer_types", "says \"" + kinds[layer] + "\" of layer " +
+                                                  std::to_string(layer) +
+                                                  ", unlike first_k_dense_replace and "
+                                                  "moe_layer_freq");
+    }
   }
+}
+
+void ReadRouter(const ConfigFields& fields, ModelConfig& config) {
+  std::string method, scoring;
+  if (config.model_type == kDeepseekV2) {
+    // As in DeepSeek's and transformers' V2 classes, whose files may leave both out.
+    method = "greedy";
+    fields.ReadWord("topk_method", {"greedy", "group_limited_greedy"}, method);
+    fields.ReadWord("scoring_func", {"softmax"}, scoring);
+    config.router = method == "greedy" ? RouterKind::kGreedy : RouterKind::kGroupLimitedGreedy;
+  } else {
+    fields.ReadWord("topk_method", {"noaux_tc"}, method);
+    fields.ReadWord("scoring_func", {"sigmoid"}, scoring);
+  }
+  for (const char* name : {"norm_topk_prob", "routed_scaling_factor"}) fields.RefuseIfAbsent(name);
+  fields.ReadBool("norm_topk_prob", config.norm_topk_prob);
+  fields.ReadDouble("routed_scaling_factor", 1e-6, 1e6, config.routed_scaling_factor);
+  if (config.router != RouterKind::kGreedy) {
+    for (const char* name : {"n_group", "topk_group"}) fields.RefuseIfAbsent(name);
+  }
+  fields.ReadInt("n_group", 1, kMaxCount, config.n_group);
+  fields.ReadInt("topk_group", 1, kMaxCount, config.topk_group);
+  // V2-Lite's files hold 1 or null there; whatever it is, this method has no groups.
+  if (config.router == RouterKind::kGreedy) config.n_group = config.topk_group = 1;
+}
+
+void CheckRouter(const ConfigFields& fields, const ModelConfig& config) {
   const std::string groups = std::to_string(config.n_group);
   if (config.n_routed_experts % config.n_group != 0) {
-    reader.Refuse("n_group", groups + " does not divide n_routed_experts");
-    return;
+    return fields.Refuse("n_group", groups + " does not divide n_routed_experts");
   }
   const int64_t group_size = config.n_routed_experts / config.n_group;
-  // A group's score is the sum of its two best experts.
-  if (config.n_group > 1 && group_size < 2) {
-    reader.Refuse("n_group", groups + " leaves fewer than two experts per group");
+  // V3's score of a group is the sum of its two best experts.
+  if (config.router == RouterKind::kNoauxTc && config.n_group > 1 && group_size < 2) {
+    fields.Refuse("n_group", groups + " leaves fewer than two experts per group");
   }
   if (config.topk_group > config.n_group) {
-    reader.Refuse("topk_group", std::to_string(config.topk_group) + " is more than n_group");
+    fields.Refuse("topk_group", std::to_string(config.topk_group) + " is more than n_group");
   }
   if (config.num_experts_per_tok > config.topk_group * group_size) {
-    reader.Refuse("num_experts_per_tok", std::to_string(config.num_experts_per_tok) +
+    fields.Refuse("num_experts_per_tok", std::to_string(config.num_experts_per_tok) +
                                              " is more than the experts of topk_group groups");
   }
 }
 
-// `name`: rope_scaling, or rope_parameters of transformers 5, which holds rope_theta too.
-Status ReadRope(const std::string& file, const std::string& name, const json& object,
-                ModelConfig& config) {
-  FieldReader reader(file, name + ".", object);
-  if (name == "rope_parameters") {
-    reader.ReadDouble("rope_theta", kMinTheta, kMaxTheta, false, config.rope_theta);
+// Numbers that are fine alone but not together.
+void CheckSizes(const ConfigFields& fields, const ModelConfig& config) {
+  if (config.qk_rope_head_dim % 2 != 0) {
+    fields.Refuse("qk_rope_head_dim", std::to_string(config.qk_rope_head_dim) + " is odd");
   }
-  for (const char* key : {"rope_type", "type"}) {
-    const json* value = reader.Find(key);
-    if (value && *value != "yarn" && *value != "default") {
-      reader.RefuseValue(key, *value, "is not supported, only \"yarn\" and \"default\"");
-    }
-  }
-  const json* type = reader.Find("rope_type") ? reader.Find("rope_type") : reader.Find("type");
-  if (!type) reader.Refuse("rope_type", "is missing");
-  if (!reader.status().ok() || *type == "default") return reader.status();
-
-  RopeScaling& rope = config.rope_scaling;
-  rope.present = true;
-  reader.ReadDouble("factor", 1.0, 1e6, true, rope.factor);
-  reader.ReadInt("original_max_position_embeddings", 1, kMaxRows, true,
-                 rope.original_max_position_embeddings);
-  reader.ReadDouble("beta_fast", 1e-3, 1e6, false, rope.beta_fast);
-  reader.ReadDouble("beta_slow", 1e-3, 1e6, false, rope.beta_slow);
-  reader.ReadDouble("mscale", 0.0, 1e3, false, rope.mscale);
-  reader.ReadDouble("mscale_all_dim", 0.0, 1e3, false, rope.mscale_all_dim);
-  if (rope.beta_fast < rope.beta_slow) reader.Refuse("beta_fast", "is less than beta_slow");
-  reader.Only("truncate", true);
-  if (const json* value = reader.Find("attention_factor")) {
-    reader.RefuseValue("attention_factor", *value, "is not supported, only mscale");
-  }
-  return reader.status();
+  const auto check_width = [&](const char* name, int64_t count, int64_t width, const char* what) {
+    if (count * width <= kMaxWidth) return;
+    fields.Refuse(name, std::to_string(count) + " times " + what + " is more than " +
+                            std::to_string(kMaxWidth) + " columns");
+  };
+  check_width("num_attention_heads", config.num_attention_heads, config.qk_head_dim(),
+              "qk_nope_head_dim + qk_rope_head_dim");
+  check_width("num_attention_heads", config.num_attention_heads,
+              config.qk_nope_head_dim + config.v_head_dim, "qk_nope_head_dim + v_head_dim");
+  check_width("n_shared_experts", config.n_shared_experts, config.moe_intermediate_size,
+              "moe_intermediate_size");
 }
 
-Status ReadRopes(const std::string& file, const json& object, ModelConfig& config) {
-  FieldReader reader(file, "", object);
-  const json* parameters = reader.Find("rope_parameters");
-  const bool theta_inside =
-      parameters && parameters->is_object() && parameters->contains("rope_theta");
-  reader.ReadDouble("rope_theta", kMinTheta, kMaxTheta, !theta_inside, config.rope_theta);
-  RETURN_IF_ERROR(reader.status());
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const json* value = reader.Find(name);
-    if (!value) continue;
-    if (!value->is_object()) {
-      reader.RefuseValue(name, *value, "is not an object");
-      return reader.status();
+// Only FP8 in blocks. Fields that we do not know could change what the bytes mean: refused.
+void ReadQuantization(const ConfigFields& fields, ModelConfig& config) {
+  const auto quantization = fields.Object("quantization_config");
+  if (!quantization) return;
+  std::string word;
+  std::vector<int64_t> block;
+  for (const char* name : {"quant_method", "weight_block_size"}) quantization->RefuseIfAbsent(name);
+  quantization->ReadWord("quant_method", {"fp8"}, word);
+  quantization->ReadWord("fmt", {"e4m3"}, word);
+  // Scales of activations are a matter of kernels that round activations; ours do not.
+  quantization->ReadWord("activation_scheme", {"dynamic"}, word);
+  // "ue8m0": FP32 scales that are powers of two, or F8_E8M0 ones; each tensor's dtype says which.
+  quantization->ReadWord("scale_fmt", {"ue8m0"}, word);
+  quantization->Only("dequantize", false);
+  quantization->ReadInts("weight_block_size", 2, 1, kMaxWidth, block);
+  for (const std::string& name : quantization->Names()) {
+    // Which tensors are FP8 is decided by their own dtype, so lists of others say nothing new.
+    const char* const kKnown[] = {"quant_method",
+                                  "fmt",
+                                  "activation_scheme",
+                                  "scale_fmt",
+                                  "dequantize",
+                                  "weight_block_size",
+                                  "modules_to_not_convert",
+                                  "ignored_layers"};
+    const bool known = std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown);
+    if (!known && quantization->Has(name.c_str())) {
+      quantization->RefuseValue(name.c_str(), "is not supported");
     }
-    RETURN_IF_ERROR(ReadRope(file, name, *value, config));
   }
-  return Status();
-}
-
-// How much attention is sharpened when the context is stretched by `factor`.
-double YarnMscale(double factor, double mscale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+  if (block.empty()) return;
+  config.quantization = {.present = true, .block_rows = block[0], .block_columns = block[1]};
 }
 
 }  // namespace
@@ -292,97 +214,54 @@ bool ModelConfig::IsMoeLayer(int64_t layer) const {
   return layer >= first_k_dense_replace && layer % moe_layer_freq == 0;
 }
 
-float ModelConfig::SoftmaxScale() const {
-  const double m =
-      rope_scaling.present ? YarnMscale(rope_scaling.factor, rope_scaling.mscale_all_dim) : 1.0;
-  return static_cast<float>(m * m / std::sqrt(static_cast<double>(qk_head_dim())));
-}
-
-float ModelConfig::RopeMscale() const {
-  if (!rope_scaling.present) return 1.0f;
-  return static_cast<float>(YarnMscale(rope_scaling.factor, rope_scaling.mscale) /
-                            YarnMscale(rope_scaling.factor, rope_scaling.mscale_all_dim));
-}
-
-std::vector<float> ModelConfig::RopeInvFreq() const {
-  const double dim = static_cast<double>(qk_rope_head_dim);
-  // The (fractional) pair that turns `rotations` times over the original context.
-  const auto pair_of = [&](double rotations) {
-    const double context = static_cast<double>(rope_scaling.original_max_position_embeddings);
-    return dim * std::log(context / (2.0 * std::numbers::pi * rotations)) /
-           (2.0 * std::log(rope_theta));
-  };
-  double low = 0.0;
-  double high = 0.0;
-  if (rope_scaling.present) {
-    low = std::max(std::floor(pair_of(rope_scaling.beta_fast)), 0.0);
-    high = std::min(std::ceil(pair_of(rope_scaling.beta_slow)), dim - 1.0);
-    if (low == high) high += 0.001;
-  }
-  std::vector<float> inv_freq;
-  for (int64_t i = 0; i < qk_rope_head_dim / 2; ++i) {
-    const double plain = std::pow(rope_theta, -2.0 * static_cast<double>(i) / dim);
-    double ramp = 0.0;
-    if (rope_scaling.present) {
-      ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-    }
-    inv_freq.push_back(
-        static_cast<float>(plain * (1.0 - ramp) + plain / rope_scaling.factor * ramp));
-  }
-  return inv_freq;
-}
-
 Result<ModelConfig> LoadModelConfig(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  ASSIGN_OR_RETURN(const json object, LoadObject(path));
-  FieldReader reader(path, "", object);
+  ASSIGN_OR_RETURN(const ConfigFields fields, ConfigFields::Load(folder + "/config.json"));
   ModelConfig config;
-  CheckArchitecture(reader);
-  RETURN_IF_ERROR(reader.status());
-  // A forgotten q_lora_rank must not silently mean "none": that is what null is for.
-  if (!object.contains("q_lora_rank")) reader.Refuse("q_lora_rank", "is missing (null means none)");
-  ReadSizes(reader, config);
-  RETURN_IF_ERROR(reader.status());
-  CheckRelations(reader, config);
-  RETURN_IF_ERROR(reader.status());
-  RETURN_IF_ERROR(ReadRopes(path, object, config));
+  ReadArchitecture(fields, config);
+  ReadSizes(fields, config);
+  ReadLayerKinds(fields, config);
+  ReadRouter(fields, config);
+  ReadRope(fields, config);
+  ReadQuantization(fields, config);
+  RETURN_IF_ERROR(fields.status());
+  CheckRouter(fields, config);
+  CheckSizes(fields, config);
+  RETURN_IF_ERROR(fields.status());
   return config;
 }
 
 Result<GenerationDefaults> LoadGenerationConfig(const std::string& folder,
                                                 const ModelConfig& config) {
-  const std::string path = folder + "/generation_config.json";
   GenerationDefaults defaults;
   defaults.eos_token_ids = config.eos_token_ids;
   defaults.bos_token_id = config.bos_token_id;
-  Result<json> object = LoadObject(path);
-  if (!object.ok() && object.status().code() == StatusCode::kNotFound) return defaults;
-  if (!object.ok()) return object.status();
+  const Result<ConfigFields> loaded = ConfigFields::Load(folder + "/generation_config.json");
+  if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound) return defaults;
+  if (!loaded.ok()) return loaded.status();
+  const ConfigFields& fields = *loaded;
 
-  FieldReader reader(path, "", *object);
-  reader.ReadTokenIds("eos_token_id", config.vocab_size, defaults.eos_token_ids);
-  reader.ReadOptional("bos_token_id", defaults.bos_token_id, [&](int32_t& id) {
-    reader.ReadInt("bos_token_id", 0, config.vocab_size - 1, true, id);
-  });
-  reader.ReadOptional("do_sample", defaults.do_sample,
-                      [&](bool& value) { reader.ReadBool("do_sample", true, value); });
-  // -1 is another spelling of "off" there.
-  reader.ReadOptional("top_k", defaults.top_k, [&](int32_t& value) {
-    reader.ReadInt("top_k", -1, std::numeric_limits<int32_t>::max(), true, value);
-    value = std::max(value, 0);
-  });
+  fields.ReadTokenIds("eos_token_id", config.vocab_size, defaults.eos_token_ids);
+  if (fields.Has("bos_token_id")) {
+    fields.ReadInt("bos_token_id", 0, config.vocab_size - 1, defaults.bos_token_id.emplace(0));
+  }
+  if (fields.Has("do_sample")) fields.ReadBool("do_sample", defaults.do_sample.emplace(false));
+  if (fields.Has("top_k")) {
+    // -1 is another spelling of "off" there.
+    int32_t& top_k = defaults.top_k.emplace(0);
+    fields.ReadInt("top_k", -1, std::numeric_limits<int32_t>::max(), top_k);
+    top_k = std::max(top_k, 0);
+  }
   const auto read_float = [&](const char* name, double min, double max, std::optional<float>& out) {
-    reader.ReadOptional(name, out, [&](float& value) {
-      double number = 0.0;
-      reader.ReadDouble(name, min, max, true, number);
-      value = static_cast<float>(number);
-    });
+    if (!fields.Has(name)) return;
+    double number = 0.0;
+    fields.ReadDouble(name, min, max, number);
+    out = static_cast<float>(number);
   };
   read_float("temperature", 0.0, 1e6, defaults.temperature);
   // The smallest positive float: a top_p that is not 0 here must not become 0 there.
   read_float("top_p", std::numeric_limits<float>::denorm_min(), 1.0, defaults.top_p);
   read_float("min_p", 0.0, 1.0, defaults.min_p);
-  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR(fields.status());
   if (defaults.do_sample == false) defaults.temperature = 0.0f;
   return defaults;
 }

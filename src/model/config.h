@@ -20,6 +20,8 @@ struct RopeScaling {
   double beta_slow = 1.0;
   double mscale = 1.0;
   double mscale_all_dim = 0.0;
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 // How a row's experts are chosen and weighed (MODEL.md 2.4).
