@@ -97,6 +97,7 @@ MemoryBudget PlanMemory(const ModelConfig& config, const Layout& layout,
   }
   budget.num_pools = options.copying_communicator ? layout.tp_size() : layout.dp_size();
   const int64_t slot = SlotBytes(options.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
+  budget.slot_bytes = slot;
   budget.draft_token_bytes = with_mtp ? slot : 0;
   budget.token_bytes = slot * config.num_hidden_layers + budget.draft_token_bytes;
   budget.block_size = options.block_size;

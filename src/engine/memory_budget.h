@@ -18,6 +18,7 @@ struct MemoryBudget {
   WeightPlan weights;
   WorkspaceBytes workspace;       // with the ranks' sampling rows
   int num_pools = 0;              // one per replica, or per rank where everything travels
+  int64_t slot_bytes = 0;         // of one token in one layer
   int64_t token_bytes = 0;        // of one token in one pool: all layers, the draft layer included
   int64_t draft_token_bytes = 0;  // the draft layer's part of it
   int64_t num_blocks = 0;         // of each pool; 0: not even one fits

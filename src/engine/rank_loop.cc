@@ -10,7 +10,9 @@ std::vector<LatentCache> CachesOf(const RankSetup& setup) {
   const int64_t slot_bytes =
       SlotBytes(setup.options.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
   std::vector<LatentCache> caches;
-  for (int64_t layer = 0; layer < setup.weights->num_layers(); ++layer) {
+  // The target's layers and the draft layer; further MTP modules do not run.
+  const int64_t layers = config.num_hidden_layers + (setup.weights->has_mtp() ? 1 : 0);
+  for (int64_t layer = 0; layer < layers; ++layer) {
     caches.push_back({setup.kv->layer(layer), slot_bytes, setup.options.block_size});
   }
   return caches;

@@ -9,10 +9,18 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 
 // Columns of a gated MLP of `width` on a rank: whole units of its segments.
-int64_t OwnColumns(const ModelConfig& config, int64_t width, Range segments) {
-  const int64_t unit = config.quantization.present ? config.quantization.block_columns : kMlpUnit;
+int64_t OwnColumns(int64_t unit, int64_t width, Range segments) {
   const Range units = UnitsOfSegments(CeilDiv(width, unit), segments);
   return std::min(units.end * unit, width) - std::min(units.begin * unit, width);
+}
+
+// The most there can be: units are scale blocks where the tensor is FP8, which only it says.
+int64_t OwnColumns(const ModelConfig& config, int64_t width, Range segments) {
+  int64_t most = OwnColumns(kMlpUnit, width, segments);
+  if (config.quantization.present) {
+    most = std::max(most, OwnColumns(config.quantization.block_columns, width, segments));
+  }
+  return most;
 }
 
 int64_t WidestMlp(const ModelConfig& config, Range segments) {

@@ -16,8 +16,8 @@ struct WorkspaceBytes {
   int64_t total() const;
 };
 
-// Equals what RankModel's constructors allocate together. A copying communicator's in- and outboxes
-// are counted by their upper bound.
+// Equals what RankModel's constructors allocate together, but for upper bounds: of MLP columns in
+// models with FP8 tensors, and of a copying communicator's in- and outboxes.
 WorkspaceBytes CountWorkspace(const ModelConfig& config, const Layout& layout,
                               const RowLimits& limits, LatentFormat format, bool with_mtp,
                               bool copying);
