@@ -10,6 +10,7 @@
 #include "engine/cost_model.h"
 #include "engine/scheduler.h"
 #include "model/checkpoint.h"
+#include "model/cycling_tensors.h"
 #include "model/dummy_tensors.h"
 
 namespace tandem {
@@ -76,6 +77,10 @@ Result<std::unique_ptr<TensorSource>> OpenWeights(const std::string& folder, Pla
                                                   EnginePlan& plan) {
   const bool config_only = source == PlanSource::kConfigIfNoFiles && !HasTensors(folder);
   if (config_only) plan.notes.push_back("there are no tensors: counted from config.json alone");
+  if (plan.options.dummy_acceptance) {
+    return std::unique_ptr<TensorSource>(
+        new CyclingTensors(plan.config, plan.options.dummy_seed, *plan.options.dummy_acceptance));
+  }
   if (config_only || plan.options.dummy_weights) {
     return std::unique_ptr<TensorSource>(new DummyTensors(plan.config, plan.options.dummy_seed));
   }
