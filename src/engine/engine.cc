@@ -63,9 +63,16 @@ Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
   RETURN_IF_ERROR(CheckRange("the number of threads", options.num_threads, 0, 4096));
   if (options.num_threads == 0) options.num_threads = NumCores();
   options.num_threads = std::max(options.num_threads, options.tp_size);
+  if (!options.isa) options.isa = BestIsa();
+  if (!IsSupported(*options.isa)) {
+    return InvalidArgument(
+        fmt::format("the instruction set {} was asked for, but this machine does "
+                    "not have it",
+                    IsaName(*options.isa)));
+  }
   if (options.max_step_rows == 0) {
-    options.max_step_rows =
-        DefaultMaxStepRows(config, options, std::min(options.num_threads, NumCores()));
+    options.max_step_rows = DefaultMaxStepRows(config, options, KernelsFor(*options.isa),
+                                               std::min(options.num_threads, NumCores()));
   }
   return CheckRange("the number of prompt rows in a mixed step", options.max_step_rows,
                     options.dp_size, 1 << 24);
@@ -242,6 +249,7 @@ void EngineImpl::DescribeStart() {
   info_.start_block = fmt::format(
       "layout       tp {} = {} DP replicas x {} attention ranks, experts and vocabulary over {} "
       "ranks, {} threads\n"
+      "instructions {}\n"
       "speculation  {}\n"
       "limits       context {} tokens, {} sequences per replica ({} in all), prefill chunks of {} "
       "rows, at most {} "
@@ -251,7 +259,7 @@ void EngineImpl::DescribeStart() {
       "{:.1f} MiB of "
       "{:.0f} MiB",
       layout_.tp_size(), layout_.dp_size(), layout_.attn_tp_size(), layout_.tp_size(),
-      info_.num_threads,
+      info_.num_threads, IsaName(*options_.isa),
       options_.num_draft_tokens > 0
           ? fmt::format("MTP, up to {} drafts per step", options_.num_draft_tokens)
           : std::string("off"),

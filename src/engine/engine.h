@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/api.h"
 #include "engine/hooks.h"
 #include "ops/attention.h"
+#include "ops/isa.h"
 
 namespace tandem {
 
@@ -26,6 +28,7 @@ struct EngineOptions {
   int max_step_rows = 0;  // prompt rows of a step over all replicas while any decodes; 0 = derived
   int64_t max_total_tokens = 0;  // KV tokens per replica; 0 = max_num_seqs x context within memory
   int context_length = 0;        // 0 = the model's
+  std::optional<Isa> isa;        // instruction set of the kernels; absent = the best there is
   bool copying_communicator = false;  // private buffers per rank, everything travels
   double collective_deadline_seconds = 60;
   EngineHooks hooks;

@@ -40,8 +40,8 @@ class Rank {
         kv_(Weights().num_layers(), kNumBlocks, kBlockSize, slot_bytes_),
         team_(2, false),
         inputs_(kLimits, Weights().layout(), 0, kDrafts),
-        model_(Weights(), 0, kLimits, LatentFormat::kFp32, Caches(), world_->world(0),
-               world_->group(0)),
+        model_(Weights(), KernelsFor(BestIsa()), 0, kLimits, LatentFormat::kFp32, Caches(),
+               world_->world(0), world_->group(0)),
         step_(model_, inputs_, kLimits, static_cast<int32_t>(Weights().config().vocab_size),
               kDrafts, 2, world_->group(0)),
         scheduler_({400, kBlockSize, kMaxNumSeqs, kChunk, kDrafts}, kNumBlocks) {}
@@ -160,7 +160,7 @@ TEST(RankStep, OneProgramRunAgainGivesTheBitsOfFreshOnes) {
 TEST(RankStep, OperationsDependOnTheDraftPassesAlone) {
   const std::unique_ptr<World> world = World::Make(1, 1, {});
   StepInputs inputs(kLimits, Weights().layout(), 0, kDrafts);
-  RankModel model(Weights(), 0, kLimits, LatentFormat::kFp32,
+  RankModel model(Weights(), KernelsFor(BestIsa()), 0, kLimits, LatentFormat::kFp32,
                   std::vector<LatentCache>(Weights().num_layers()), world->world(0),
                   world->group(0));
   RankStep step(model, inputs, kLimits, 301, kDrafts, 1, world->group(0));

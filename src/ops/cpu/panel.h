@@ -7,11 +7,7 @@
 #include "ops/cpu/simd.h"
 #include "ops/matmul.h"
 
-namespace tandem {
-
-// Rows per pass over a panel: 6 rows x 2 registers of sums, 2 of weights and 1 broadcast fill
-// AVX2's 16 registers.
-inline constexpr int kTileRows = 6;
+namespace tandem::TANDEM_ISA {
 
 // sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending.
 template <int R, typename W>
@@ -27,23 +23,11 @@ inline void PanelChain(const W* panel, int64_t k_begin, int64_t k_end, const flo
 }
 
 // The same for a number of rows known only at run time, 1..kTileRows.
-template <typename W>
+template <int R = kTileRows, typename W>
 inline void PanelChain(int rows, const W* panel, int64_t k_begin, int64_t k_end,
                        const float* const* x, Vec16* sum) {
-  switch (rows) {
-    case 1:
-      return PanelChain<1>(panel, k_begin, k_end, x, sum);
-    case 2:
-      return PanelChain<2>(panel, k_begin, k_end, x, sum);
-    case 3:
-      return PanelChain<3>(panel, k_begin, k_end, x, sum);
-    case 4:
-      return PanelChain<4>(panel, k_begin, k_end, x, sum);
-    case 5:
-      return PanelChain<5>(panel, k_begin, k_end, x, sum);
-    case 6:
-      return PanelChain<6>(panel, k_begin, k_end, x, sum);
-  }
+  if (rows == R) return PanelChain<R>(panel, k_begin, k_end, x, sum);
+  if constexpr (R > 1) PanelChain<R - 1>(rows, panel, k_begin, k_end, x, sum);
 }
 
 // The same for FP8, by the definition in matmul.h.
@@ -97,4 +81,4 @@ class TreeSum {
   int top_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_ISA
