@@ -9,10 +9,11 @@
 
 namespace tandem::TANDEM_ISA {
 
-// sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending.
+// sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending. Not inlined: the
+// loop needs every register, which callers' constants would take.
 template <int R, typename W>
-inline void PanelChain(const W* panel, int64_t k_begin, int64_t k_end, const float* const* x,
-                       Vec16* sum) {
+[[gnu::noinline]] void PanelChain(const W* panel, int64_t k_begin, int64_t k_end,
+                                  const float* const* x, Vec16* sum) {
   Vec16 acc[R];
   for (int i = 0; i < R; ++i) acc[i] = sum[i];
   for (int64_t k = k_begin; k < k_end; ++k) {
