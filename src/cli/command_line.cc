@@ -87,11 +87,14 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
 // The parser's own words for these don't name what was given.
 Status CheckCommand(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    return InvalidArgument("a command is missing: serve or generate (see tandem --help)");
+    return InvalidArgument("a command is missing: serve, generate or inspect (see tandem --help)");
   }
   const std::string& first = arguments[0];
-  if (first.rfind('-', 0) == 0 || first == "serve" || first == "generate") return Status();
-  return InvalidArgument(fmt::format("there is no command '{}': say serve or generate", first));
+  if (first.rfind('-', 0) == 0 || first == "serve" || first == "generate" || first == "inspect") {
+    return Status();
+  }
+  return InvalidArgument(
+      fmt::format("there is no command '{}': say serve, generate or inspect", first));
 }
 
 Status CheckServe(const ServeFlags& flags) {
@@ -122,6 +125,11 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   AddGenerateFlags(*generate, &line.generate);
   AddSamplingFlags(*generate, &sampling);
 
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "say what a model is and what serving it takes");
+  AddEngineFlags(*inspect, &line.engine_flags);
+  inspect->add_flag("--json", line.inspect.json, "print one JSON object")->group("Output");
+
   std::vector<std::string> arguments = NormalizeArguments(argc, argv);
   RETURN_IF_ERROR(CheckCommand(arguments));
   std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
@@ -140,6 +148,8 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   if (serve->parsed()) {
     line.command = Command::kServe;
     RETURN_IF_ERROR(CheckServe(line.serve));
+  } else if (inspect->parsed()) {
+    line.command = Command::kInspect;
   } else {
     line.command = Command::kGenerate;
     line.generate.sampling = sampling.ToJson();

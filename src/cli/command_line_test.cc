@@ -89,6 +89,8 @@ TEST(CommandLineTest, LoadingAndMemory) {
   EXPECT_EQ(options.memory_fraction, 0.41);
   EXPECT_EQ(options.request_timeout_seconds, 2.5);
   EXPECT_EQ(options.kv_format, LatentFormat::kFp8);
+  EXPECT_FALSE(options.isa);
+  EXPECT_EQ(Good("serve M --isa avx2").engine.options.isa, Isa::kAvx2);
   EXPECT_EQ(Good("serve M --speculative-draft-model-path D --num-speculative-tokens 1")
                 .engine.options.draft_model_folder,
             "D");
@@ -120,7 +122,7 @@ TEST(CommandLineTest, RefusesInOneLine) {
     const char* words;
     const char* part;  // of the message
   } kCases[] = {
-      {"", "serve or generate"},
+      {"", "serve, generate or inspect"},
       {"fly M", "fly"},
       {"serve", "MODEL"},
       {"serve M --model N", "two models"},
@@ -138,6 +140,7 @@ TEST(CommandLineTest, RefusesInOneLine) {
       {"serve M --kv-cache-dtype int4", "int4"},
       {"serve M --communicator pigeon", "pigeon"},
       {"serve M --load-format gguf", "gguf"},
+      {"serve M --isa sse2", "avx2 or avx512"},
       {"serve M --dummy-acceptance 0.5", "--load-format dummy"},
       {"serve M --dummy-seed 1", "--load-format dummy"},
       {"serve M --load-format dummy --dummy-acceptance 1.5", "from 0 to 1"},

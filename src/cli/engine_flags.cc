@@ -159,6 +159,13 @@ Status ResolveCapacity(const EngineFlags& flags, EngineSetup* setup) {
   return Status();
 }
 
+Status ResolveIsa(const EngineFlags& flags, EngineSetup* setup) {
+  if (flags.isa.empty()) return Status();
+  setup->options.isa = ParseIsa(flags.isa);
+  if (setup->options.isa) return Status();
+  return InvalidArgument(fmt::format("--isa must be avx2 or avx512, not '{}'", flags.isa));
+}
+
 Status ResolveCommunicator(const EngineFlags& flags, EngineSetup* setup) {
   if (flags.communicator != "in-place" && flags.communicator != "copying") {
     return InvalidArgument(
@@ -220,6 +227,10 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
   app.add_option("--threads", flags->threads, "of all ranks together; one per core if not given")
       ->group(group);
 
+  app.add_option("--isa", flags->isa,
+                 "instruction set of the kernels, avx2 or avx512; the best there is if not given")
+      ->group(group);
+
   group = "Speculation";
   app.add_option("--method", flags->method, "mtp: the model's own multi-token-prediction layer")
       ->group(group);
@@ -261,6 +272,7 @@ Result<EngineSetup> ResolveEngineFlags(const EngineFlags& flags) {
   RETURN_IF_ERROR(ResolveLoading(flags, &setup));
   RETURN_IF_ERROR(ResolveKvFormat(flags, &setup));
   RETURN_IF_ERROR(ResolveCapacity(flags, &setup));
+  RETURN_IF_ERROR(ResolveIsa(flags, &setup));
   RETURN_IF_ERROR(ResolveCommunicator(flags, &setup));
   return setup;
 }

@@ -42,6 +42,7 @@ struct EngineFlags {
   std::optional<int> threads;
   std::optional<int> collective_timeout;
   std::optional<double> request_timeout;
+  std::string isa;
   std::string communicator = "in-place";
 };
 

@@ -150,11 +150,12 @@ void EngineImpl::DescribeStart(const std::vector<std::string>& notes) {
   info_.start_block = fmt::format(
       "layout       tp {} = {} DP replicas x {} attention ranks, experts and vocabulary over {} "
       "ranks, {} threads\n"
+      "instructions {}\n"
       "speculation  {}\n"
       "limits       context {} tokens, {} sequences per replica ({} in all), prefill chunks of {} "
       "rows, at most {} prompt rows in a step beside decoding (--max-step-rows)\n",
       layout_.tp_size(), layout_.dp_size(), layout_.attn_tp_size(), layout_.tp_size(),
-      options_.num_threads,
+      options_.num_threads, IsaName(*options_.isa),
       options_.num_draft_tokens > 0
           ? fmt::format("MTP, up to {} drafts per step", options_.num_draft_tokens)
           : std::string("off"),

@@ -12,6 +12,7 @@
 #include "engine/api.h"
 #include "engine/hooks.h"
 #include "ops/attention.h"
+#include "ops/isa.h"
 
 namespace tandem {
 
@@ -30,6 +31,7 @@ struct EngineOptions {
   // system's, and the page cache's while weights are read.
   double memory_fraction = 0.8;
   int context_length = 0;          // 0 = the model's
+  std::optional<Isa> isa;          // instruction set of the kernels; absent = the best there is
   std::string draft_model_folder;  // a separate NextN export; empty: the model's own MTP module
   bool dummy_weights = false;      // made from names and dummy_seed; only config.json is read
   uint64_t dummy_seed = 0;

@@ -50,9 +50,15 @@ Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
   RETURN_IF_ERROR(CheckRange("the number of threads", options.num_threads, 0, 4096));
   if (options.num_threads == 0) options.num_threads = NumCores();
   options.num_threads = std::max(options.num_threads, options.tp_size);
+  if (!options.isa) options.isa = BestIsa();
+  if (!IsSupported(*options.isa)) {
+    return InvalidArgument(
+        fmt::format("the instruction set {} was asked for, but this machine does not have it",
+                    IsaName(*options.isa)));
+  }
   if (options.max_step_rows == 0) {
-    options.max_step_rows =
-        DefaultMaxStepRows(config, options, std::min(options.num_threads, NumCores()));
+    options.max_step_rows = DefaultMaxStepRows(config, options, KernelsFor(*options.isa),
+                                               std::min(options.num_threads, NumCores()));
   }
   return CheckRange("the number of prompt rows in a mixed step", options.max_step_rows,
                     options.dp_size, 1 << 24);

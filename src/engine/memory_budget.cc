@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace tandem {
@@ -10,7 +11,7 @@ namespace {
 
 std::string Size(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 10000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+  return std::abs(mib) < 10000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
 }
 
 int64_t NumBlocks(const MemoryBudget& budget, const EngineOptions& options) {

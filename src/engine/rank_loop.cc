@@ -29,8 +29,9 @@ RankLoop::RankLoop(const RankSetup& setup)
       team_(setup.num_threads, setup.spin),
       inputs_(setup.limits, layout_, setup.rank, setup.options.num_draft_tokens) {
   const EngineOptions& options = setup.options;
-  model_ = std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits, options.kv_format,
-                                       CachesOf(setup), world_, group_);
+  model_ =
+      std::make_unique<RankModel>(*setup.weights, KernelsFor(*options.isa), setup.rank,
+                                  setup.limits, options.kv_format, CachesOf(setup), world_, group_);
   rank_step_ = std::make_unique<RankStep>(*model_, inputs_, setup.limits,
                                           static_cast<int32_t>(setup.weights->config().vocab_size),
                                           options.num_draft_tokens, setup.num_threads, group_);

@@ -35,11 +35,13 @@ T* RankModel::Allocate(int64_t count) {
   return reinterpret_cast<T*>(workspace_.back().data());
 }
 
-RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& limits,
-                     LatentFormat format, std::vector<LatentCache> layer_caches,
-                     Communicator& world, Communicator& group)
+RankModel::RankModel(const ModelWeights& weights, const Kernels& kernels, int rank,
+                     const RowLimits& limits, LatentFormat format,
+                     std::vector<LatentCache> layer_caches, Communicator& world,
+                     Communicator& group)
     : weights_(weights),
       config_(weights.config()),
+      kernels_(kernels),
       rank_(rank),
       attn_rank_(weights.layout().attn_rank(rank)),
       format_(format),
@@ -143,8 +145,8 @@ void RankModel::RecordNorm(Program& program, OpTag tag, const RowBatch& batch,
       [this, batch, norm = weight.data(), out](const Worker& worker) {
         const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          RmsNorm(x_.row(i), norm, config_.hidden_size, static_cast<float>(config_.rms_norm_eps),
-                  out.row(i));
+          kernels_.rms_norm(x_.row(i), norm, config_.hidden_size,
+                            static_cast<float>(config_.rms_norm_eps), out.row(i));
         }
       },
       TraceOwn(batch, out.data, out.stride * sizeof(float), config_.hidden_size * sizeof(float)));
@@ -197,8 +199,8 @@ void RankModel::RecordHead(Program& program, int pass, const RowBatch& batch,
   const PackedMatrix& matrix = pass == 0 ? weights_.head(rank_) : weights_.mtp_head(rank_);
   float* logits = reinterpret_cast<float*>(logit_pieces_->local());
   program.Add({"head", -1, pass}, [=, this, &matrix](const Worker& worker) {
-    Matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()], {logits, matrix.columns()},
-           worker);
+    kernels_.matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()],
+                    {logits, matrix.columns()}, worker);
   });
   program.AddCollective({"collect_logits", -1, pass}, [=, this] {
     return world_.CollectRows({"logits", pass}, *logit_pieces_, logit_piece_bytes_,
@@ -233,8 +235,8 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
             continue;
           }
           weights_.mtp_embedding().Read(tokens[own.begin + i], out);
-          RmsNorm(out, mtp.enorm.data(), hidden, eps, out);
-          RmsNorm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
+          kernels_.rms_norm(out, mtp.enorm.data(), hidden, eps, out);
+          kernels_.rms_norm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
         }
       },
       TraceOwn(batch, mtp_input_.data, mtp_input_.stride * sizeof(float),
@@ -242,8 +244,8 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
   program.Add(
       {"eh_proj", layer, pass},
       [=, this, &mtp](const Worker& worker) {
-        Matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(), x_,
-               worker);
+        kernels_.matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(),
+                        x_, worker);
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), config_.hidden_size * sizeof(float)));
 }

@@ -16,6 +16,7 @@
 
 #include "device/program.h"
 #include "model/weights.h"
+#include "ops/kernels.h"
 #include "parallel/communicator.h"
 
 namespace tandem {
@@ -53,10 +54,11 @@ struct HeadBatch {
 
 class RankModel {
  public:
-  // `layer_caches[layer]` = where the latents of a layer live for this rank. Collective: allocates
-  // shared buffers.
-  RankModel(const ModelWeights& weights, int rank, const RowLimits& limits, LatentFormat format,
-            std::vector<LatentCache> layer_caches, Communicator& world, Communicator& group);
+  // `layer_caches[layer]` = where the latents of a layer live for this rank; `kernels` = those of
+  // the instruction set to run, which changes no bit. Collective: allocates shared buffers.
+  RankModel(const ModelWeights& weights, const Kernels& kernels, int rank, const RowLimits& limits,
+            LatentFormat format, std::vector<LatentCache> layer_caches, Communicator& world,
+            Communicator& group);
 
   // Target: embedding, layers 0..num_hidden_layers-1, final norm into states.
   void RecordTarget(Program& program, const RowBatch& batch, const int32_t* tokens);
@@ -140,6 +142,7 @@ class RankModel {
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
+  const Kernels& kernels_;
   const int rank_, attn_rank_;
   const LatentFormat format_;
   const std::vector<LatentCache> caches_;

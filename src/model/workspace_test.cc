@@ -17,7 +17,7 @@ std::vector<int64_t> AllocatedBytes(const ModelWeights& weights, const RowLimits
   std::vector<std::thread> threads;
   for (int rank = 0; rank < layout.tp_size(); ++rank) {
     threads.emplace_back([&, rank] {
-      const RankModel model(weights, rank, limits, LatentFormat::kFp8,
+      const RankModel model(weights, KernelsFor(BestIsa()), rank, limits, LatentFormat::kFp8,
                             std::vector<LatentCache>(weights.num_layers()), world->world(rank),
                             world->group(rank));
       bytes[rank] = model.own_bytes();
