@@ -78,6 +78,52 @@ TEST(Numeric, BFloat16RoundsToNearestEvenAndKeepsSpecials) {
   EXPECT_EQ(BFloat16::FromFloat(std::numeric_limits<float>::max()).bits, 0x7f80);
 }
 
+// The value of a code by the format's definition.
+double ValueOfE4M3(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code & 0x80 ? -magnitude : magnitude;
+}
+
+TEST(Numeric, Float8CodesHaveTheirValues) {
+  for (int code = 0; code < 256; ++code) {
+    const Float8E4M3 x{static_cast<uint8_t>(code)};
+    if ((code & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(x.ToFloat()));
+      EXPECT_EQ(Float8E4M3::FromFloat(x.ToFloat()).bits, 0x7f);
+      continue;
+    }
+    EXPECT_EQ(x.ToFloat(), ValueOfE4M3(code)) << code;
+    EXPECT_EQ(std::signbit(x.ToFloat()), code >= 0x80);
+    EXPECT_EQ(Float8E4M3::FromFloat(x.ToFloat()).bits, code);
+  }
+  EXPECT_EQ(Float8E4M3{0x7e}.ToFloat(), 448.0f);
+  EXPECT_EQ(Float8E4M3{0x01}.ToFloat(), 0x1p-9f);
+}
+
+// Between neighbours: at the midpoint to the even code, a float beside it to the nearer one.
+TEST(Numeric, Float8RoundsToNearestEvenAndSaturates) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (int code = 0; code < 0x7e; ++code) {
+    for (const int sign : {0, 0x80}) {
+      const float middle = static_cast<float>((ValueOfE4M3(code) + ValueOfE4M3(code + 1)) / 2);
+      const float signed_middle = sign != 0 ? -middle : middle;
+      const int even = code % 2 == 0 ? code : code + 1;
+      EXPECT_EQ(Float8E4M3::FromFloat(signed_middle).bits, even | sign);
+      EXPECT_EQ(Float8E4M3::FromFloat(std::nextafter(signed_middle, 0.0f)).bits, code | sign);
+      EXPECT_EQ(Float8E4M3::FromFloat(std::nextafter(signed_middle, sign != 0 ? -kInf : kInf)).bits,
+                (code + 1) | sign);
+    }
+  }
+  for (const float large : {449.0f, 464.0f, 480.0f, 1e30f, kInf}) {
+    EXPECT_EQ(Float8E4M3::FromFloat(large).bits, 0x7e);
+    EXPECT_EQ(Float8E4M3::FromFloat(-large).bits, 0xfe);
+  }
+  EXPECT_EQ(Float8E4M3::FromFloat(std::numeric_limits<float>::denorm_min()).bits, 0);
+  EXPECT_EQ(Float8E4M3::FromFloat(-std::numeric_limits<float>::quiet_NaN()).bits, 0x7f);
+}
+
 TEST(Numeric, SharesCoverEverythingOnce) {
   for (int total = 0; total < 40; ++total) {
     for (int count : {1, 2, 3, 8, 16}) {

@@ -7,8 +7,7 @@
 namespace tandem {
 
 // Two counts are kept: blocks handed out, and blocks promised to sequences that will need them
-// later. A sequence is let in only if everything it can ever need is promised, so handing out a
-// promised block cannot fail. Not thread-safe.
+// later, so that handing out a promised block cannot fail. Not thread-safe.
 class BlockPool {
  public:
   explicit BlockPool(int32_t num_blocks);

@@ -118,7 +118,7 @@ TEST(CommandLineTest, RefusesInOneLine) {
       {"serve M --method ngram", "mtp"},
       {"serve M --num-speculative-tokens 9", "from 0 to 8"},
       {"serve M --num-speculative-tokens -1", "from 0 to 8"},
-      {"serve M --kv-cache-dtype fp8", "fp8"},
+      {"serve M --kv-cache-dtype int4", "int4"},
       {"serve M --communicator pigeon", "pigeon"},
       {"serve M --block-size 0", "--block-size"},
       {"serve M --max-num-seqs 0", "--max-num-seqs"},

@@ -84,11 +84,13 @@ Status ResolveSpeculation(const EngineFlags& flags, EngineSetup* setup) {
 Status ResolveKvFormat(const EngineFlags& flags, EngineSetup* setup) {
   if (flags.kv_cache_dtype == "bf16" || flags.kv_cache_dtype == "auto") {
     setup->options.kv_format = LatentFormat::kBf16;
+  } else if (flags.kv_cache_dtype == "fp8" || flags.kv_cache_dtype == "fp8_e4m3") {
+    setup->options.kv_format = LatentFormat::kFp8;
   } else if (flags.kv_cache_dtype == "fp32") {
     setup->options.kv_format = LatentFormat::kFp32;
   } else {
-    return InvalidArgument(
-        fmt::format("--kv-cache-dtype must be auto, bf16 or fp32, not '{}'", flags.kv_cache_dtype));
+    return InvalidArgument(fmt::format("--kv-cache-dtype must be auto, bf16, fp8 or fp32, not '{}'",
+                                       flags.kv_cache_dtype));
   }
   return Status();
 }
@@ -108,6 +110,13 @@ Status ResolveCapacity(const EngineFlags& flags, EngineSetup* setup) {
   options.chunked_prefill_size = flags.chunked_prefill_size.value_or(options.chunked_prefill_size);
   options.max_step_rows = flags.max_step_rows.value_or(options.max_step_rows);
   options.max_total_tokens = flags.max_total_tokens.value_or(options.max_total_tokens);
+  if (flags.request_timeout) {
+    if (!(*flags.request_timeout >= 0 && *flags.request_timeout <= kLongestTimeout)) {
+      return InvalidArgument(fmt::format("--request-timeout must be from 0 to {} seconds, not {}",
+                                         kLongestTimeout, *flags.request_timeout));
+    }
+    options.request_timeout_seconds = *flags.request_timeout;
+  }
   if (flags.collective_timeout) options.collective_deadline_seconds = *flags.collective_timeout;
   options.context_length = flags.context_length.value_or(options.context_length);
   options.num_threads = flags.threads.value_or(options.num_threads);
@@ -184,8 +193,12 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
       ->group(group);
   app.add_option("--max-total-tokens", flags->max_total_tokens, "KV tokens per replica")
       ->group(group);
+  app.add_option("--request-timeout", flags->request_timeout,
+                 "seconds until a request ends, finished or not; 0, the default, is never")
+      ->group(group);
   app.add_option("--block-size", flags->block_size, "tokens per KV block")->group(group);
-  app.add_option("--kv-cache-dtype", flags->kv_cache_dtype, "auto (bf16), bf16 or fp32")
+  app.add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                 "auto (bf16), bf16, fp8 (also fp8_e4m3) or fp32")
       ->group(group);
 }
 

@@ -36,6 +36,7 @@ struct EngineFlags {
   std::optional<int> context_length;
   std::optional<int> threads;
   std::optional<int> collective_timeout;
+  std::optional<double> request_timeout;
   std::string communicator = "in-place";
 };
 

@@ -36,12 +36,15 @@ void GenerateOutput::Take(const TokenEvent& event) {
                           event.prompt_logprobs.end());
   if (event.finish_reason == FinishReason::kNone) return;
   finish_reason_ = event.finish_reason;
-  error_ = event.finish_reason == FinishReason::kCancelled ? "cancelled" : event.error;
+  error_ = event.error;
+  if (event.finish_reason == FinishReason::kCancelled) error_ = "cancelled";
+  if (event.finish_reason == FinishReason::kTimeout) error_ = "ran out of time";
   statistics_ = event.statistics;
 }
 
 bool GenerateOutput::failed() const {
-  return finish_reason_ == FinishReason::kCancelled || finish_reason_ == FinishReason::kError;
+  return finish_reason_ == FinishReason::kCancelled || finish_reason_ == FinishReason::kTimeout ||
+         finish_reason_ == FinishReason::kError;
 }
 
 std::string GenerateOutput::JsonLine() const {

@@ -24,19 +24,24 @@ struct SamplingParams {
 // Most alternatives that logprobs may ask for (the API's limit).
 inline constexpr int kMaxTopLogprobs = 20;
 
+// A year, in seconds: keeps deadlines inside the clock's range.
+inline constexpr double kLongestTimeout = 365.0 * 24 * 3600;
+
 struct GenerationRequest {
   uint64_t id = 0;                      // chosen by the caller, unique while outstanding
   std::vector<int32_t> prompt;          // token ids, at least one, each below vocab_size
   int32_t max_tokens = 0;               // at least 1; the context length cuts it silently
+  int32_t min_tokens = 0;               // no stop token is chosen before; at most max_tokens
   SamplingParams sampling;              // seed already drawn by the caller
   std::vector<int32_t> stop_token_ids;  // EOS ids are put here by the caller, unless ignore_eos
   int32_t logprobs = -1;                // -1: none; n >= 0: the token's and those of the n best
   int32_t prompt_logprobs = -1;         // the same for prompt tokens 1..
   std::optional<int32_t> data_parallel_rank;  // the replica to use; absent: the least loaded
-  int64_t arrival_step = 0;  // the step before which the scheduler gets it; 0 = at once
+  int64_t arrival_step = 0;    // the step before which the scheduler gets it; 0 = at once
+  double timeout_seconds = 0;  // until it ends with kTimeout, running or not; 0 = never
 };
 
-enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kTimeout, kError };
 
 // Of raw logits, before temperature. `top` is best first, ties by lowest id.
 struct TokenLogprob {
@@ -48,7 +53,8 @@ struct TokenLogprob {
 // Counters of one request since it started. A verify step is a step whose window held at least one
 // draft.
 struct RequestStatistics {
-  int64_t steps = 0;  // steps that computed rows of this request
+  int64_t steps = 0;        // steps that computed rows of this request
+  int32_t preemptions = 0;  // how often it lost its blocks and computed its rows again
   int64_t verify_steps = 0;
   int64_t drafted = 0;         // drafts in verified windows
   int64_t accepted = 0;        // drafts that became tokens, counted after stop rules cut
@@ -83,6 +89,9 @@ struct ReplicaStatus {
   int64_t kv_tokens_total = 0;
   int64_t drafted = 0, accepted = 0, verify_steps = 0, verify_emitted = 0;  // since the start
   int64_t prompt_tokens = 0, generated_tokens = 0;                          // since the start
+  // Since the start: sequences that lost their blocks, while prefilling and while decoding, and
+  // those that lost them a second time.
+  int64_t preemptions = 0, preempted_prefills = 0, preempted_windows = 0, preempted_twice = 0;
   std::vector<int64_t> accepted_per_position;
 };
 

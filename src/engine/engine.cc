@@ -296,6 +296,17 @@ Status EngineImpl::CheckRequest(const GenerationRequest& request) const {
   if (request.max_tokens < 1) {
     return InvalidArgument(fmt::format("max_tokens is {}, must be at least 1", request.max_tokens));
   }
+  RETURN_IF_ERROR(CheckRange("min_tokens", request.min_tokens, 0, request.max_tokens));
+  if (!(request.timeout_seconds >= 0 && request.timeout_seconds <= kLongestTimeout)) {
+    return InvalidArgument(fmt::format("the time-out is {} seconds, must be between 0 and {}",
+                                       request.timeout_seconds, kLongestTimeout));
+  }
+  for (const int32_t token : request.stop_token_ids) {
+    if (token < 0 || token >= info_.vocab_size) {
+      return InvalidArgument(
+          fmt::format("stop token {} is outside the vocabulary of {}", token, info_.vocab_size));
+    }
+  }
   RETURN_IF_ERROR(ValidateSampling(request.sampling));
   RETURN_IF_ERROR(CheckRange("logprobs", request.logprobs, -1, kMaxTopLogprobs));
   RETURN_IF_ERROR(CheckRange("prompt_logprobs", request.prompt_logprobs, -1, kMaxTopLogprobs));
@@ -320,6 +331,7 @@ int EngineImpl::ChooseReplica(const GenerationRequest& request) const {
 }
 
 Status EngineImpl::Submit(GenerationRequest request, EventSink sink) {
+  if (request.timeout_seconds == 0) request.timeout_seconds = options_.request_timeout_seconds;
   RETURN_IF_ERROR(CheckRequest(request));
   // The engine's lock is held until the request is in the mailbox, so that a failing leader's last
   // look at the mailbox cannot miss a request that was let in.
@@ -338,7 +350,7 @@ Status EngineImpl::Submit(GenerationRequest request, EventSink sink) {
   {
     ReplicaMailbox& mailbox = mailboxes_[replica];
     const std::lock_guard mailbox_lock(mailbox.mutex);
-    mailbox.requests.emplace_back(std::move(request), std::move(deliver));
+    mailbox.messages.push_back({std::move(request), std::move(deliver)});
   }
   Ring();
   return Status();
@@ -366,7 +378,9 @@ void EngineImpl::Cancel(uint64_t request_id) {
   }
   {
     const std::lock_guard lock(mailboxes_[replica].mutex);
-    mailboxes_[replica].cancels.push_back(request_id);
+    GenerationRequest request;
+    request.id = request_id;
+    mailboxes_[replica].messages.push_back({std::move(request), nullptr});
   }
   Ring();
 }

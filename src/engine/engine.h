@@ -28,6 +28,7 @@ struct EngineOptions {
   int context_length = 0;        // 0 = the model's
   bool copying_communicator = false;  // private buffers per rank, everything travels
   double collective_deadline_seconds = 60;
+  double request_timeout_seconds = 0;  // of requests that bring none of their own; 0 = none
   EngineHooks hooks;
 };
 

@@ -78,15 +78,18 @@ Status RankLoop::RunSteps() {
 }
 
 void RankLoop::DrainMailbox() {
-  std::vector<std::pair<GenerationRequest, EventSink>> requests;
-  std::vector<uint64_t> cancels;
+  std::vector<ReplicaMailbox::Message> messages;
   {
     const std::lock_guard lock(setup_.mailbox->mutex);
-    requests.swap(setup_.mailbox->requests);
-    cancels.swap(setup_.mailbox->cancels);
+    messages.swap(setup_.mailbox->messages);
   }
-  for (auto& [request, sink] : requests) scheduler_->Add(std::move(request), std::move(sink));
-  for (const uint64_t id : cancels) scheduler_->Cancel(id);
+  for (ReplicaMailbox::Message& message : messages) {
+    if (message.sink) {
+      scheduler_->Add(std::move(message.request), std::move(message.sink), Scheduler::Clock::now());
+    } else {
+      scheduler_->Cancel(message.request.id);
+    }
+  }
 }
 
 StepPlan RankLoop::Propose() {
@@ -94,7 +97,7 @@ StepPlan RankLoop::Propose() {
   const uint32_t doorbell = setup_.shared->doorbell.load();
   const bool stop = setup_.shared->stop.load();
   DrainMailbox();
-  StepPlan plan = scheduler_->Propose(step_);
+  StepPlan plan = scheduler_->Propose(step_, Scheduler::Clock::now());
   plan.doorbell = doorbell;
   plan.stop = stop;
   return plan;

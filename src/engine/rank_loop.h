@@ -22,9 +22,14 @@ struct EngineShared {
 
 // What one replica's leader and the engine's callers share.
 struct ReplicaMailbox {
+  // In the order in which they came: an id may be used again as soon as its request has ended.
+  struct Message {
+    GenerationRequest request;
+    EventSink sink;  // empty: cancel request.id
+  };
+
   mutable std::mutex mutex;
-  std::vector<std::pair<GenerationRequest, EventSink>> requests;
-  std::vector<uint64_t> cancels;
+  std::vector<Message> messages;
   ReplicaStatus status;  // copy from after the last step
   int64_t steps = 0;
 };

@@ -104,7 +104,7 @@ std::vector<Status> RunLoops(World& world, std::vector<TokenEvent>& last) {
     request.prompt = {5, 6, 7};
     request.max_tokens = 90;
     request.sampling.temperature = 0;
-    mailboxes[r].requests.emplace_back(request, [&last, r](TokenEvent e) { last[r] = e; });
+    mailboxes[r].messages.push_back({request, [&last, r](TokenEvent e) { last[r] = e; }});
   }
   std::vector<Status> statuses(kRanks);
   std::vector<std::thread> threads;

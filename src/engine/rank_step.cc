@@ -1,6 +1,7 @@
 #include "engine/rank_step.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/hash.h"
 
@@ -18,6 +19,27 @@ RankStep::RankStep(RankModel& model, StepInputs& inputs, const RowLimits& limits
       drafts_(group.AllocateGathered(limits.draft_rows * kMaxDraftTokens * sizeof(int32_t))) {
   for (int t = 0; t < num_threads; ++t) logits_.emplace_back(vocab_size);
 }
+
+namespace {
+
+// The row's token, and its log-probabilities from the raw logits. Changes `logits` for a moment.
+SampleResult Sample(std::span<float> logits, const HeadRow& row) {
+  std::vector<float> raw;
+  for (const int32_t token : row.masked) {
+    raw.push_back(logits[token]);
+    logits[token] = -std::numeric_limits<float>::infinity();
+  }
+  SampleResult result = {};
+  result.token = row.given >= 0 ? row.given : SampleToken(logits, row.sampling, row.position);
+  // Backwards: a token that is masked twice was saved raw the first time.
+  for (size_t i = raw.size(); i-- > 0;) logits[row.masked[i]] = raw[i];
+  if (result.token >= 0 && row.num_top >= 0) {
+    FillLogprobs(logits, result.token, row.num_top, result);
+  }
+  return result;
+}
+
+}  // namespace
 
 Program::Trace RankStep::TraceLogits(const RowBatch& batch, const HeadBatch& head) {
   return [=, this](RowTracer& tracer, const OpTag& op) {
@@ -41,15 +63,8 @@ void RankStep::RecordSampling(Program& program) {
         const Range own = inputs_.OwnHeadRows();
         const Range rows = RowsOfWorker(own.size(), worker);
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          const HeadRow& row = inputs_.head_row(own.begin + i);
-          SampleResult& result = results[own.begin + i];
           model_.ReadLogits(i, logits.data());
-          result = {};
-          result.token =
-              row.given >= 0 ? row.given : SampleToken(logits, row.sampling, row.position);
-          if (result.token >= 0 && row.num_top >= 0) {
-            FillLogprobs(logits, result.token, row.num_top, result);
-          }
+          results[own.begin + i] = Sample(logits, inputs_.head_row(own.begin + i));
         }
       },
       TraceLogits(inputs_.target(), inputs_.head()));
@@ -76,7 +91,7 @@ void RankStep::RecordDraftSampling(Program& program, int pass) {
           int32_t token = -1;
           if (batch.rows[row].active) {
             model_.ReadLogits(i, logits.data());
-            token = SampleToken(logits, inputs_.draft_sampling(row), batch.rows[row].position + 1);
+            token = Sample(logits, inputs_.draft_head_row(row, pass)).token;
           }
           drafts[row * kMaxDraftTokens + pass - 1] = token;
           inputs_.draft_tokens()[row] = std::max(token, 0);

@@ -3,22 +3,40 @@
 #include <algorithm>
 
 namespace tandem {
+namespace {
+
+// How often a request can lose its blocks: when it is let in after that, all that it can ever need
+// is promised to it, and it runs to its end. Two, since the first may fall on any request, and a
+// second one right after a bad estimate of the room there is.
+constexpr int32_t kMaxPreemptions = 2;
+
+}  // namespace
 
 struct Scheduler::Sequence {
   GenerationRequest request;
   EventSink sink;
+  std::optional<Clock::time_point> deadline;
+  uint64_t order = 0;           // of arrival; lower is older
   std::vector<int32_t> tokens;  // prompt, then what was emitted
   std::vector<int32_t> drafts;  // for the next window
   std::vector<int32_t> blocks;
   int32_t promised = 0;
   int32_t limit = 0;
-  int32_t computed = 0;  // rows whose target latents are in the cache
+  int32_t computed = 0;       // rows whose target latents are in the cache
+  int32_t prefill_end = 0;    // rows to compute by chunks before the next window
+  int32_t reported_rows = 0;  // prompt rows computed so far, before preemptions too
+  int32_t planned_rows = 0;   // of the step being proposed
   bool cancelled = false;
   bool finished = false;
   RequestStatistics statistics;
 
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
-  bool decoding() const { return computed >= prompt_size(); }
+  bool decoding() const { return computed >= prefill_end; }
+  // Chunks compute rows again, and the token after them is known.
+  bool resumed() const { return prefill_end < static_cast<int32_t>(tokens.size()); }
+  bool runs_to_its_end() const { return statistics.preemptions >= kMaxPreemptions; }
+  // Before a token is emitted only: all of them have been reported then.
+  bool wants_prompt_logprobs() const { return request.prompt_logprobs >= 0 && !resumed(); }
 };
 
 int32_t AcceptedDrafts(std::span<const int32_t> window_tokens, const SampleResult* sampled) {
@@ -37,9 +55,14 @@ Scheduler::Scheduler(const SchedulerOptions& options, int32_t num_blocks)
 
 Scheduler::~Scheduler() = default;
 
-void Scheduler::Add(GenerationRequest request, EventSink sink) {
+void Scheduler::Add(GenerationRequest request, EventSink sink, Clock::time_point now) {
   auto sequence = std::make_unique<Sequence>();
+  if (request.timeout_seconds > 0) {
+    sequence->deadline = now + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(request.timeout_seconds));
+  }
   sequence->tokens = request.prompt;
+  sequence->prefill_end = static_cast<int32_t>(request.prompt.size());
   sequence->limit = static_cast<int32_t>(std::min<int64_t>(
       options_.context_length, static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
   sequence->request = std::move(request);
@@ -75,105 +98,199 @@ void Scheduler::EndAll(FinishReason reason, const std::string& error) {
   end(arriving_);
 }
 
-// Moves what has arrived into the queue and from there, in order, into the running set while blocks
-// and places last.
-void Scheduler::Admit(int64_t step) {
-  for (auto it = arriving_.begin(); it != arriving_.end();) {
-    if ((*it)->request.arrival_step > step && !(*it)->cancelled) {
-      ++it;
-      continue;
-    }
-    queue_.push_back(std::move(*it));
-    it = arriving_.erase(it);
-  }
-  const auto end_cancelled = [&](auto& list) {
+// Ends what was cancelled or has run out of time; moves what has arrived into the queue.
+void Scheduler::Arrive(int64_t step, Clock::time_point now) {
+  const auto end_overdue = [&](auto& list) {
     for (auto& sequence : list) {
-      if (!sequence->cancelled || sequence->finished) continue;
+      const bool overdue = sequence->deadline && now >= *sequence->deadline;
+      if (!sequence->cancelled && !overdue) continue;
       TokenEvent event;
       event.step = step;
-      event.finish_reason = FinishReason::kCancelled;
+      event.finish_reason = sequence->cancelled ? FinishReason::kCancelled : FinishReason::kTimeout;
       Finish(*sequence, std::move(event));
     }
     std::erase_if(list, [](const auto& sequence) { return sequence->finished; });
   };
-  end_cancelled(queue_);
-  end_cancelled(running_);
+  end_overdue(arriving_);
+  end_overdue(queue_);
+  end_overdue(running_);
+  for (auto it = arriving_.begin(); it != arriving_.end();) {
+    if ((*it)->request.arrival_step > step) {
+      ++it;
+      continue;
+    }
+    (*it)->order = next_order_++;
+    queue_.push_back(std::move(*it));
+    it = arriving_.erase(it);
+  }
+}
+
+// Lets in, in order, what has room for its known tokens and one window, which are promised to it,
+// so that chunks always find their blocks; nobody overtakes.
+void Scheduler::Admit() {
   while (!queue_.empty() && static_cast<int32_t>(running_.size()) < options_.max_num_seqs) {
     Sequence& next = *queue_.front();
-    const int32_t blocks = static_cast<int32_t>(CeilDiv(next.limit, options_.block_size));
-    if (!pool_.Promise(blocks)) return;  // first come, first served: nobody overtakes
+    const int32_t last_slot = next.runs_to_its_end()
+                                  ? next.limit - 1
+                                  : next.prefill_end + std::max(options_.num_draft_tokens, 1);
+    const int32_t blocks = BlocksThrough(next, last_slot);
+    if (!pool_.Promise(blocks)) return;
     next.promised = blocks;
-    running_.push_back(std::move(queue_.front()));
+    InsertByOrder(running_, std::move(queue_.front()));
     queue_.pop_front();
   }
 }
 
-void Scheduler::Reserve(Sequence& sequence, int32_t last_slot) {
-  last_slot = std::min(last_slot, sequence.limit - 1);
-  while (static_cast<int32_t>(sequence.blocks.size()) * options_.block_size <= last_slot) {
+template <typename List>
+void Scheduler::InsertByOrder(List& list, std::unique_ptr<Sequence> sequence) {
+  const auto at = std::find_if(list.begin(), list.end(),
+                               [&](const auto& other) { return other->order > sequence->order; });
+  list.insert(at, std::move(sequence));
+}
+
+int32_t Scheduler::BlocksThrough(const Sequence& sequence, int32_t last_slot) const {
+  return std::min(last_slot, sequence.limit - 1) / options_.block_size + 1;
+}
+
+// Hands out the blocks through `last_slot`, or none of them if the pool has not enough.
+bool Scheduler::Reserve(Sequence& sequence, int32_t last_slot) {
+  const int32_t blocks = BlocksThrough(sequence, last_slot);
+  if (blocks > sequence.promised) {
+    if (!pool_.Promise(blocks - sequence.promised)) return false;
+    sequence.promised = blocks;
+  }
+  while (static_cast<int32_t>(sequence.blocks.size()) < blocks) {
     sequence.blocks.push_back(pool_.Take());
   }
-}
-
-void Scheduler::Plan(Sequence& sequence, PlanSequence entry, int32_t last_slot, StepPlan& plan) {
-  Reserve(sequence, last_slot);
-  entry.request_id = sequence.request.id;
-  entry.sampling = sequence.request.sampling;
-  entry.prompt_size = sequence.prompt_size();
-  entry.limit = sequence.limit;
-  entry.logprobs = sequence.request.logprobs;
-  entry.prompt_logprobs = sequence.request.prompt_logprobs;
-  entry.block_begin = static_cast<int32_t>(plan.blocks.size());
-  entry.num_blocks = static_cast<int32_t>(sequence.blocks.size());
-  plan.blocks.insert(plan.blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
-  plan.sequences.push_back(entry);
-}
-
-bool Scheduler::PlanWindow(Sequence& sequence, StepPlan& plan) {
-  if (!sequence.decoding()) return false;
-  PlanSequence entry;
-  entry.kind = RowKind::kWindow;
-  entry.start = static_cast<int32_t>(sequence.tokens.size()) - 1;
-  entry.num_rows = 1 + static_cast<int32_t>(sequence.drafts.size());
-  entry.token_begin = static_cast<int32_t>(plan.tokens.size());
-  plan.tokens.push_back(sequence.tokens.back());
-  plan.tokens.insert(plan.tokens.end(), sequence.drafts.begin(), sequence.drafts.end());
-  const int32_t k = std::max(options_.num_draft_tokens, 1);
-  Plan(sequence, entry, entry.start + entry.num_rows - 1 + k, plan);
   return true;
 }
 
-// Plans up to `rows` prompt rows; returns how many.
-int32_t Scheduler::PlanChunk(Sequence& sequence, int32_t rows, StepPlan& plan) {
-  if (sequence.request.prompt_logprobs >= 0) rows = std::min(rows, kMaxPromptLogprobRows);
+// Takes the blocks of the newest running sequence not older than `oldest` and puts it back into the
+// queue; returns it, or null if all of those run to their ends.
+const Scheduler::Sequence* Scheduler::PreemptNewest(const Sequence& oldest) {
+  for (size_t i = running_.size(); i-- > 0;) {
+    Sequence& sequence = *running_[i];
+    if (sequence.order < oldest.order) return nullptr;
+    if (sequence.runs_to_its_end()) continue;
+    CountPreemption(sequence);
+    pool_.Return(sequence.blocks, sequence.promised);
+    sequence.blocks.clear();
+    sequence.promised = 0;
+    sequence.drafts.clear();
+    sequence.computed = 0;
+    sequence.planned_rows = 0;
+    const int32_t tokens = static_cast<int32_t>(sequence.tokens.size());
+    sequence.prefill_end = tokens > sequence.prompt_size() ? tokens - 1 : tokens;
+    const Sequence* preempted = &sequence;
+    InsertByOrder(queue_, std::move(running_[i]));
+    running_.erase(running_.begin() + static_cast<int64_t>(i));
+    return preempted;
+  }
+  return nullptr;
+}
+
+void Scheduler::CountPreemption(Sequence& sequence) {
+  ++totals_.preemptions;
+  if (sequence.decoding()) {
+    ++totals_.preempted_windows;
+  } else {
+    ++totals_.preempted_prefills;
+  }
+  if (++sequence.statistics.preemptions == 2) ++totals_.preempted_twice;
+}
+
+// The blocks of a window's slots, at the cost of the newest; false if it was the newest itself.
+bool Scheduler::ReserveWindow(Sequence& sequence) {
+  const int32_t last_row =
+      static_cast<int32_t>(sequence.tokens.size() + sequence.drafts.size()) - 1;
+  while (!Reserve(sequence, last_row + std::max(options_.num_draft_tokens, 1))) {
+    const Sequence* preempted = PreemptNewest(sequence);
+    CHECK(preempted != nullptr);  // at the latest itself
+    if (preempted == &sequence) return false;
+  }
+  sequence.planned_rows = 1 + static_cast<int32_t>(sequence.drafts.size());
+  return true;
+}
+
+// Decides how many rows each running sequence brings and hands out their blocks, oldest first.
+void Scheduler::ReserveRows() {
+  int32_t rows = options_.chunked_prefill_size;
+  int32_t logprob_rows = kMaxPromptLogprobRows;
+  for (size_t i = 0; i < running_.size();) {
+    Sequence& sequence = *running_[i];
+    if (sequence.decoding()) {
+      // Whoever is preempted stands at i or behind it.
+      if (!ReserveWindow(sequence)) continue;
+    } else {
+      const bool logprobs = sequence.wants_prompt_logprobs();
+      const int32_t most = logprobs ? std::min(rows, logprob_rows) : rows;
+      sequence.planned_rows = std::min(most, sequence.prefill_end - sequence.computed);
+      const int32_t end = sequence.computed + sequence.planned_rows;
+      CHECK(Reserve(sequence, end + std::max(options_.num_draft_tokens, 1)));
+      rows -= sequence.planned_rows;
+      if (logprobs) logprob_rows -= sequence.planned_rows;
+    }
+    ++i;
+  }
+}
+
+void Scheduler::Plan(Sequence& sequence, PlanSequence entry, StepPlan& plan) {
+  const GenerationRequest& request = sequence.request;
+  entry.request_id = request.id;
+  entry.sampling = request.sampling;
+  entry.num_rows = sequence.planned_rows;
+  entry.prefill_end = sequence.prefill_end;
+  entry.resumed = sequence.resumed();
+  entry.limit = sequence.limit;
+  entry.logprobs = request.logprobs;
+  entry.prompt_logprobs = sequence.wants_prompt_logprobs() ? request.prompt_logprobs : -1;
+  entry.block_begin = static_cast<int32_t>(plan.blocks.size());
+  entry.num_blocks = static_cast<int32_t>(sequence.blocks.size());
+  plan.blocks.insert(plan.blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
+  entry.min_end = sequence.prompt_size() + request.min_tokens;
+  // The first token that this step or its drafts choose stands behind its first row.
+  if (entry.start + 1 < entry.min_end) {
+    entry.stop_begin = static_cast<int32_t>(plan.tokens.size());
+    entry.num_stops = static_cast<int32_t>(request.stop_token_ids.size());
+    plan.tokens.insert(plan.tokens.end(), request.stop_token_ids.begin(),
+                       request.stop_token_ids.end());
+  }
+  plan.sequences.push_back(entry);
+}
+
+void Scheduler::PlanWindow(Sequence& sequence, StepPlan& plan) {
+  PlanSequence entry;
+  entry.kind = RowKind::kWindow;
+  entry.start = static_cast<int32_t>(sequence.tokens.size()) - 1;
+  entry.token_begin = static_cast<int32_t>(plan.tokens.size());
+  plan.tokens.push_back(sequence.tokens.back());
+  plan.tokens.insert(plan.tokens.end(), sequence.drafts.begin(), sequence.drafts.end());
+  Plan(sequence, entry, plan);
+}
+
+void Scheduler::PlanChunk(Sequence& sequence, StepPlan& plan) {
   PlanSequence entry;
   entry.kind = RowKind::kChunk;
   entry.start = sequence.computed;
-  entry.num_rows = std::min(rows, sequence.prompt_size() - sequence.computed);
   entry.token_begin = static_cast<int32_t>(plan.tokens.size());
-  const int32_t end = entry.start + entry.num_rows;
-  const auto first = sequence.tokens.begin() + entry.start;
-  const auto last = sequence.tokens.begin() + std::min(end + 1, sequence.prompt_size());
-  plan.tokens.insert(plan.tokens.end(), first, last);
-  Plan(sequence, entry, end + std::max(options_.num_draft_tokens, 1), plan);
-  return entry.num_rows;
+  const int32_t end = entry.start + sequence.planned_rows;
+  const int32_t known = static_cast<int32_t>(sequence.tokens.size());
+  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + entry.start,
+                     sequence.tokens.begin() + std::min(end + 1, known));
+  Plan(sequence, entry, plan);
 }
 
-StepPlan Scheduler::Propose(int64_t step) {
-  Admit(step);
+StepPlan Scheduler::Propose(int64_t step, Clock::time_point now) {
+  Arrive(step, now);
+  Admit();
+  ReserveRows();
   StepPlan plan;
   plan.has_work = !running_.empty() || !queue_.empty() || !arriving_.empty();
-  for (auto& sequence : running_) PlanWindow(*sequence, plan);
-  int32_t rows = options_.chunked_prefill_size;
-  int32_t logprob_rows = kMaxPromptLogprobRows;
   for (auto& sequence : running_) {
-    if (sequence->decoding()) continue;
-    const bool logprobs = sequence->request.prompt_logprobs >= 0;
-    const int32_t budget = logprobs ? std::min(rows, logprob_rows) : rows;
-    if (budget <= 0) continue;
-    const int32_t planned = PlanChunk(*sequence, budget, plan);
-    rows -= planned;
-    if (logprobs) logprob_rows -= planned;
+    if (sequence->decoding()) PlanWindow(*sequence, plan);
+  }
+  for (auto& sequence : running_) {
+    if (!sequence->decoding() && sequence->planned_rows > 0) PlanChunk(*sequence, plan);
   }
   return plan;
 }
@@ -264,12 +381,15 @@ void Scheduler::CommitSequence(Sequence& sequence, const PlanSequence& entry,
   const int32_t head_rows = entry.head_rows();
   if (entry.is_chunk()) {
     sequence.computed = entry.start + entry.num_rows;
-    totals_.prompt_tokens += entry.num_rows;
     const int32_t targets = entry.prompt_logprobs < 0 ? 0 : head_rows - (entry.emits() ? 1 : 0);
-    for (int32_t i = 0; i < targets; ++i) {
+    // Rows computed again after a preemption have been reported and counted.
+    for (int32_t i = std::max(sequence.reported_rows - entry.start, 0); i < targets; ++i) {
       event.prompt_logprobs.push_back(
           ToLogprob(head[i], sequence.request.prompt[entry.start + i + 1]));
     }
+    const int32_t reported = std::min(sequence.computed, sequence.prompt_size());
+    totals_.prompt_tokens += std::max(reported - sequence.reported_rows, 0);
+    sequence.reported_rows = std::max(reported, sequence.reported_rows);
   }
   if (entry.emits()) {
     EmitWindow(sequence, entry, entry.is_chunk() ? head + head_rows - 1 : head, event);

@@ -3,13 +3,18 @@
 // replica leader's thread only.
 //
 // Invariants:
-// 1. A sequence is let in only if all blocks it can ever need are promised to it, so no step fails
-// for want of blocks.
+// 1. All blocks of a step are handed out before it. Who is let in has its known tokens' blocks
+// promised. A window that finds none takes those of the newest running sequence, which goes back
+// into the queue and computes its rows again (preemption): never those of an older one, and never
+// more than twice those of the same one.
 // 2. Decoding sequences are in every step, whatever prompts wait beside them.
-// 3. When a request ends, for whatever reason, its blocks are back in the pool before its last
+// 3. A resumed sequence computes the rows before its last token, which is taken as given; drafts
+// start from there (DESIGN 7).
+// 4. When a request ends, for whatever reason, its blocks are back in the pool before its last
 // event is sent.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <span>
@@ -47,18 +52,21 @@ int32_t AcceptedDrafts(std::span<const int32_t> window_tokens, const SampleResul
 
 class Scheduler {
  public:
+  using Clock = std::chrono::steady_clock;
+
   Scheduler(const SchedulerOptions& options, int32_t num_blocks);
   ~Scheduler();
 
-  // Takes over a request that Engine::Submit has checked.
-  void Add(GenerationRequest request, EventSink sink);
+  // Takes over a request that Engine::Submit has checked; its time-out runs from `now`.
+  void Add(GenerationRequest request, EventSink sink, Clock::time_point now = {});
   // The request ends before its next rows; unknown ids are ignored.
   void Cancel(uint64_t request_id);
   // Ends everything, arriving, queued or running, for `reason`.
   void EndAll(FinishReason reason, const std::string& error);
 
-  // The plan of step `step`; blocks for all its rows are handed out.
-  StepPlan Propose(int64_t step);
+  // The plan of step `step`; blocks for all its rows are handed out. The one place where time-outs
+  // are decided: other ranks only see that a request is gone.
+  StepPlan Propose(int64_t step, Clock::time_point now = {});
   // Appends what the plan's sequences emitted, sends events, frees what has finished.
   void Commit(const StepPlan& plan, const StepResults& results, int64_t step);
 
@@ -68,11 +76,19 @@ class Scheduler {
  private:
   struct Sequence;
 
-  void Admit(int64_t step);
-  bool PlanWindow(Sequence& sequence, StepPlan& plan);
-  int32_t PlanChunk(Sequence& sequence, int32_t rows, StepPlan& plan);
-  void Plan(Sequence& sequence, PlanSequence entry, int32_t last_slot, StepPlan& plan);
-  void Reserve(Sequence& sequence, int32_t last_slot);
+  void Arrive(int64_t step, Clock::time_point now);
+  void Admit();
+  template <typename List>
+  static void InsertByOrder(List& list, std::unique_ptr<Sequence> sequence);
+  int32_t BlocksThrough(const Sequence& sequence, int32_t last_slot) const;
+  bool Reserve(Sequence& sequence, int32_t last_slot);
+  const Sequence* PreemptNewest(const Sequence& oldest);
+  void CountPreemption(Sequence& sequence);
+  bool ReserveWindow(Sequence& sequence);
+  void ReserveRows();
+  void PlanWindow(Sequence& sequence, StepPlan& plan);
+  void PlanChunk(Sequence& sequence, StepPlan& plan);
+  void Plan(Sequence& sequence, PlanSequence entry, StepPlan& plan);
   void CommitSequence(Sequence& sequence, const PlanSequence& entry, const SampleResult* head,
                       const int32_t* drafts, int64_t step);
   void EmitWindow(Sequence& sequence, const PlanSequence& entry, const SampleResult* head,
@@ -83,8 +99,9 @@ class Scheduler {
   const SchedulerOptions options_;
   BlockPool pool_;
   std::deque<std::unique_ptr<Sequence>> arriving_;  // arrival_step not reached
-  std::deque<std::unique_ptr<Sequence>> queue_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  std::deque<std::unique_ptr<Sequence>> queue_;     // by order of arrival, as running_
+  std::vector<std::unique_ptr<Sequence>> running_;
+  uint64_t next_order_ = 0;
   ReplicaStatus totals_;
 };
 

@@ -23,21 +23,25 @@ class Replica {
 
   std::function<bool(int32_t position)> draft_is_right = [](int32_t) { return true; };
   int32_t broken_position = -1;  // where nothing can be sampled
+  Scheduler::Clock::time_point now{};
 
   void Add(uint64_t id, int32_t prompt, int32_t max_tokens, GenerationRequest request = {}) {
     request.id = id;
     for (int32_t i = 0; i < prompt; ++i) request.prompt.push_back(TextAt(i));
     request.max_tokens = max_tokens;
-    scheduler_.Add(std::move(request), [this](TokenEvent event) {
-      if (event.finish_reason != FinishReason::kNone) {
-        free_at_end[event.request_id] = scheduler_.pool().num_free();
-      }
-      events[event.request_id].push_back(std::move(event));
-    });
+    scheduler_.Add(
+        std::move(request),
+        [this](TokenEvent event) {
+          if (event.finish_reason != FinishReason::kNone) {
+            free_at_end[event.request_id] = scheduler_.pool().num_free();
+          }
+          events[event.request_id].push_back(std::move(event));
+        },
+        now);
   }
 
   StepPlan Propose() {
-    StepPlan plan = scheduler_.Propose(step_);
+    StepPlan plan = scheduler_.Propose(step_, now);
     CheckBlocks(plan);
     return plan;
   }
@@ -170,7 +174,7 @@ TEST(Scheduler, NobodyOvertakesARequestThatWaitsForBlocks) {
   Replica replica(Options(0), 10);
   replica.Add(0, 20, 4);  // 6 blocks
   replica.Add(1, 20, 4);  // 6 more do not fit
-  replica.Add(2, 3, 1);   // would fit
+  replica.Add(2, 3, 1);   // 1 more would
   EXPECT_EQ(Ids(replica.Propose()), std::vector<uint64_t>{0});
   replica.Drain();
   EXPECT_LT(replica.Last(0).step, replica.Last(1).step);
@@ -350,6 +354,170 @@ TEST(Scheduler, PromptLogprobsInChunksOf64Rows) {
     ASSERT_EQ(logprobs.size(), size - 1u);
     for (int32_t i = 1; i < size; ++i) EXPECT_EQ(logprobs[i - 1].token, TextAt(i));
   }
+}
+
+TEST(Scheduler, MinTokensMasksStopsUntilTheyAreReached) {
+  Replica replica(Options(3), 400);
+  GenerationRequest request;
+  request.stop_token_ids = {7, TextAt(16)};
+  request.min_tokens = 6;
+  replica.Add(0, 5, 20, request);
+  bool masked = true;
+  for (StepPlan plan = replica.Propose(); plan.has_work; plan = replica.Propose()) {
+    const PlanSequence& s = plan.sequences.at(0);
+    EXPECT_EQ(s.min_end, 11);
+    EXPECT_EQ(s.num_stops, s.start + 1 < 11 ? 2 : 0);
+    if (s.num_stops > 0) {
+      EXPECT_EQ(plan.tokens.at(s.stop_begin), 7);
+      EXPECT_EQ(plan.tokens.at(s.stop_begin + 1), TextAt(16));
+    }
+    masked = s.num_stops > 0;
+    replica.Run(std::move(plan));
+  }
+  EXPECT_FALSE(masked);
+  EXPECT_EQ(replica.Tokens(0), Text(5, 12));
+}
+
+TEST(Scheduler, TimeOutsEndRunningQueuedAndArriving) {
+  using std::chrono::seconds;
+  const Scheduler::Clock::time_point start{seconds(1000)};
+  Replica replica(Options(3, 1), 400);
+  GenerationRequest request;
+  request.timeout_seconds = 2.5;
+  replica.now = start;
+  replica.Add(0, 5, 300, request);
+  replica.Add(1, 5, 300, request);
+  replica.Add(2, 5, 20);
+  request.arrival_step = 1000;
+  replica.Add(3, 5, 300, request);
+  for (int i = 0; i < 3; ++i) {
+    replica.now += seconds(1);
+    replica.Run(replica.Propose());
+  }
+  for (const uint64_t id : {0, 1, 3}) {
+    EXPECT_EQ(replica.Last(id).finish_reason, FinishReason::kTimeout) << id;
+  }
+  EXPECT_EQ(replica.Tokens(0), Text(5, 5));  // two steps: a chunk's and a full window's
+  EXPECT_TRUE(replica.Tokens(1).empty());
+  replica.Drain();
+  EXPECT_EQ(replica.Tokens(2), Text(5, 20));
+  EXPECT_EQ(replica.num_free(), 400);
+}
+
+// Two long requests on blocks for one and a half: the newer one is preempted in its window, and
+// computes everything before its last token again.
+TEST(Scheduler, TheNewestIsPreemptedAndResumesAtItsLastToken) {
+  Replica replica(Options(3, 4, 16), 30);  // 120 slots
+  replica.Add(0, 30, 50);
+  replica.Add(1, 30, 50);
+  replica.draft_is_right = [](int32_t position) { return position % 3 != 0; };
+  int resumed_chunks = 0;
+  for (StepPlan plan = replica.Propose(); plan.has_work; plan = replica.Propose()) {
+    for (const PlanSequence& s : plan.sequences) {
+      if (!s.resumed || !s.is_chunk()) continue;
+      EXPECT_EQ(s.request_id, 1u);
+      EXPECT_FALSE(s.emits());
+      EXPECT_EQ(s.prefill_end, 30 + static_cast<int32_t>(replica.Tokens(1).size()) - 1);
+      // Its tokens and the one that follows them, prompt or not, are all given.
+      const int32_t count = std::min(s.num_rows + 1, s.prefill_end + 1 - s.start);
+      for (int32_t i = 0; i < count; ++i) {
+        EXPECT_EQ(plan.tokens.at(s.token_begin + i), TextAt(s.start + i));
+      }
+      EXPECT_EQ(s.head_rows(), s.is_final_chunk() ? 1 : 0);
+      if (s.is_final_chunk()) {
+        EXPECT_GT(s.useful_drafts(3), 0);
+      }
+      ++resumed_chunks;
+    }
+    replica.Run(std::move(plan));
+  }
+  EXPECT_GT(resumed_chunks, 1);
+  EXPECT_EQ(replica.Tokens(0), Text(30, 50));
+  EXPECT_EQ(replica.Tokens(1), Text(30, 50));
+  EXPECT_EQ(replica.Last(0).statistics.preemptions, 0);
+  EXPECT_GE(replica.Last(1).statistics.preemptions, 1);
+  const ReplicaStatus status = replica.scheduler().status();
+  EXPECT_EQ(status.preemptions, replica.Last(1).statistics.preemptions);
+  EXPECT_GE(status.preempted_windows, 1);
+  EXPECT_EQ(status.prompt_tokens, 60);  // rows computed again are not counted again
+  EXPECT_EQ(status.generated_tokens, 100);
+}
+
+TEST(Scheduler, APromptIsPreemptedInItsMiddleAndReportsItsLogprobsOnce) {
+  Replica replica(Options(3, 4, 4), 30);
+  replica.Add(0, 10, 100);
+  GenerationRequest request;
+  request.prompt_logprobs = 0;
+  request.arrival_step = 6;
+  replica.draft_is_right = [](int32_t) { return false; };
+  replica.Add(1, 80, 10, request);
+  replica.Drain();
+  EXPECT_GE(replica.scheduler().status().preempted_prefills, 1);
+  EXPECT_EQ(replica.Tokens(0), Text(10, 100));
+  EXPECT_EQ(replica.Tokens(1), Text(80, 10));
+  std::vector<TokenLogprob> logprobs;
+  for (const TokenEvent& e : replica.events[1]) {
+    logprobs.insert(logprobs.end(), e.prompt_logprobs.begin(), e.prompt_logprobs.end());
+  }
+  ASSERT_EQ(logprobs.size(), 79u);
+  for (int32_t i = 1; i < 80; ++i) EXPECT_EQ(logprobs[i - 1].token, TextAt(i));
+}
+
+// However tight the pool: everyone ends, in bounded steps, and nobody is preempted a third time.
+TEST(Scheduler, NobodyIsPreemptedForever) {
+  std::mt19937 random(5);
+  int64_t prefills = 0, windows = 0, twice = 0;
+  for (int round = 0; round < 60; ++round) {
+    const int32_t k = static_cast<int32_t>(random() % 4);
+    SchedulerOptions options = Options(k, 8, 1 + random() % 32);
+    options.context_length = 120;
+    const int32_t num_blocks = 30 + static_cast<int32_t>(random() % 20);  // one request's at least
+    Replica replica(options, num_blocks);
+    replica.draft_is_right = [&](int32_t) { return random() % 2 == 0; };
+    std::map<uint64_t, std::pair<int32_t, int32_t>> wanted;
+    for (uint64_t id = 0; id < 12; ++id) {
+      GenerationRequest request;
+      request.arrival_step = random() % 30;
+      const int32_t prompt = 1 + random() % 60, max_tokens = 1 + random() % 60;
+      wanted[id] = {prompt, std::min(max_tokens, 120 - prompt)};
+      replica.Add(id, prompt, max_tokens, request);
+    }
+    int64_t steps = 0;
+    for (StepPlan plan = replica.Propose(); plan.has_work; plan = replica.Propose()) {
+      if (steps > 40) {
+        EXPECT_FALSE(plan.sequences.empty());
+      }
+      ASSERT_LT(++steps, 12 * 3 * 120);
+      replica.Run(std::move(plan), random() % 2 ? kNoPromptLimit : 1 + random() % 8);
+    }
+    for (const auto& [id, size] : wanted) {
+      EXPECT_EQ(replica.Tokens(id), Text(size.first, size.second)) << "request " << id;
+      EXPECT_LE(replica.Last(id).statistics.preemptions, 2);
+    }
+    const ReplicaStatus status = replica.scheduler().status();
+    EXPECT_EQ(status.preemptions, status.preempted_prefills + status.preempted_windows);
+    prefills += status.preempted_prefills;
+    windows += status.preempted_windows;
+    twice += status.preempted_twice;
+    EXPECT_EQ(replica.num_free(), num_blocks);
+    EXPECT_EQ(replica.num_promised(), 0);
+  }
+  EXPECT_GT(prefills, 0);
+  EXPECT_GT(windows, 0);
+  EXPECT_GT(twice, 0);
+}
+
+// The oldest never loses its blocks, so it is done as soon as it would be alone.
+TEST(Scheduler, TheOldestRunsAsIfAlone) {
+  Replica alone(Options(2, 8, 16), 30), beside(Options(2, 8, 16), 30);
+  alone.Add(0, 40, 60);
+  beside.Add(0, 40, 60);
+  for (uint64_t id = 1; id < 6; ++id) beside.Add(id, 20, 40);
+  alone.Drain();
+  beside.Drain();
+  EXPECT_EQ(alone.Last(0).statistics.steps, beside.Last(0).statistics.steps);
+  EXPECT_EQ(alone.Last(0).step, beside.Last(0).step);
+  EXPECT_GT(beside.scheduler().status().preemptions, 0);
 }
 
 enum class End { kStop, kLength, kContext, kRunning, kPrefilling, kQueued, kArriving, kNoToken };

@@ -25,7 +25,7 @@ StepInputs::StepInputs(const RowLimits& limits, const Layout& layout, int rank,
   head_info_.resize(limits.head_rows);
   draft_tokens_.resize(limits.draft_rows);
   draft_state_rows_.resize(limits.draft_rows);
-  draft_sampling_.resize(limits.draft_rows);
+  draft_sequences_.resize(limits.draft_rows);
   draft_rows_.resize(static_cast<size_t>(limits.draft_rows) * num_draft_tokens);
   draft_ids_.resize(static_cast<size_t>(limits.draft_rows) * num_draft_tokens);
 }
@@ -49,6 +49,21 @@ void StepInputs::Fill(const StepPlan& plan, const GroupPlan& group) {
   CHECK(row == row_begin_.back() && head == head_begin_.back());
 }
 
+std::span<const int32_t> StepInputs::MaskedAt(const PlanSequence& sequence,
+                                              int32_t position) const {
+  if (position >= sequence.min_end) return {};
+  return {plan_->tokens.data() + sequence.stop_begin, static_cast<size_t>(sequence.num_stops)};
+}
+
+HeadRow StepInputs::draft_head_row(int64_t i, int pass) const {
+  const PlanSequence& sequence = *draft_sequences_[i];
+  HeadRow row;
+  row.sampling = sequence.sampling;
+  row.position = draft(pass).rows[i].position + 1;
+  row.masked = MaskedAt(sequence, row.position);
+  return row;
+}
+
 void StepInputs::AddSequence(const PlanSequence& sequence, const StepPlan& plan, int32_t& row,
                              int32_t& head) {
   const int32_t* table = plan.blocks.data() + sequence.block_begin;
@@ -63,11 +78,12 @@ void StepInputs::AddSequence(const PlanSequence& sequence, const StepPlan& plan,
     CHECK(head < limits_.head_rows);
     head_rows_[head] = row;
     HeadRow& info = head_info_[head++];
-    const bool prompt_row = sequence.is_chunk() && position + 1 < sequence.prompt_size;
+    const bool prompt_row = sequence.is_chunk() && position + 1 < sequence.known_end();
     info.sampling = sequence.sampling;
     info.position = position + 1;
     info.given = prompt_row ? plan.tokens[sequence.token_begin + i + 1] : -1;
     info.num_top = prompt_row ? sequence.prompt_logprobs : sequence.logprobs;
+    info.masked = MaskedAt(sequence, position + 1);
   }
 }
 
@@ -99,7 +115,7 @@ void StepInputs::AcceptSequence(const PlanSequence& sequence, const SampleResult
     if (!sequence.is_chunk()) {
       next = i <= true_row ? sampled[head + i].token : -1;
     } else {
-      next = position < sequence.prompt_size ? tokens[i + 1] : sampled[last_head].token;
+      next = position < sequence.known_end() ? tokens[i + 1] : sampled[last_head].token;
     }
     // Slots from limit - 1 on are never needed and not reserved.
     const bool active = next >= 0 && position < sequence.limit - 1;
@@ -119,7 +135,7 @@ void StepInputs::SetDraft(const PlanSequence& sequence, int32_t draft, int32_t p
   const int leader = layout_.leader(layout_.replica(rank_));
   draft_tokens_[draft] = std::max(token, 0);
   draft_state_rows_[draft] = head_world_[leader] + head;
-  draft_sampling_[draft] = sequence.sampling;
+  draft_sequences_[draft] = &sequence;
   for (int pass = 0; pass < num_draft_tokens_; ++pass) {
     const size_t at = static_cast<size_t>(pass) * limits_.draft_rows + draft;
     const int32_t row = position + pass;

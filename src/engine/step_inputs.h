@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/sampler.h"
 #include "engine/step_plan.h"
@@ -17,6 +18,7 @@ struct HeadRow {
   int32_t position = 0;  // of the token that the row chooses
   int32_t given = -1;    // a prompt token whose log-probability is wanted; -1: sample
   int32_t num_top = -1;  // log-probabilities: -1 none, else the token's and the best num_top
+  std::span<const int32_t> masked;  // tokens that may not be chosen
 };
 
 class StepInputs {
@@ -46,7 +48,8 @@ class StepInputs {
   int32_t* draft_tokens() { return draft_tokens_.data(); }
   const int32_t* draft_state_rows() const { return draft_state_rows_.data(); }
   const HeadRow& head_row(int64_t i) const { return head_info_[i]; }
-  const SamplingParams& draft_sampling(int64_t i) const { return draft_sampling_[i]; }
+  // The sampling of draft row i in pass `pass`, as a HeadRow without log-probabilities.
+  HeadRow draft_head_row(int64_t i, int pass) const;
 
   int32_t num_head_rows() const { return head_begin_[layout_.attn_tp_size()]; }
   int32_t num_draft_rows() const { return draft_begin_[layout_.attn_tp_size()]; }
@@ -65,6 +68,8 @@ class StepInputs {
     return {group.data(), world.data(), rows.data(), ids.data()};
   }
   void FillSplits(const GroupPlan& group);
+  // Of the token at `position` (min_tokens).
+  std::span<const int32_t> MaskedAt(const PlanSequence& sequence, int32_t position) const;
   void AddSequence(const PlanSequence& sequence, const StepPlan& plan, int32_t& row, int32_t& head);
   void AcceptSequence(const PlanSequence& sequence, const SampleResult* sampled, int32_t row,
                       int32_t head, int32_t& draft);
@@ -82,7 +87,7 @@ class StepInputs {
   std::vector<AttentionRow> rows_, fill_rows_, draft_rows_;  // draft: [pass][row]
   std::vector<RowIdentity> row_ids_, fill_ids_, draft_ids_;
   std::vector<HeadRow> head_info_;
-  std::vector<SamplingParams> draft_sampling_;
+  std::vector<const PlanSequence*> draft_sequences_;
 };
 
 }  // namespace tandem

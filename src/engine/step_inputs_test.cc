@@ -45,7 +45,7 @@ void AddSequence(StepPlan& plan, RowKind kind, int32_t start, std::vector<int32_
   s.kind = kind;
   s.start = start;
   s.num_rows = rows;
-  s.prompt_size = prompt_size;
+  s.prefill_end = prompt_size;
   s.limit = limit;
   s.token_begin = static_cast<int32_t>(plan.tokens.size());
   s.block_begin = static_cast<int32_t>(plan.blocks.size());
@@ -186,6 +186,52 @@ TEST(StepInputs, PromptLogprobRowsAreGivenTheirTokens) {
 }
 
 // A row for which no token could be chosen ends its request; its rows must not touch the cache.
+// A resumed sequence: rows 4..9 of tokens 0..10, of which the last is given and drafted from.
+TEST(StepInputs, AResumedChunkIsGivenItsLastTokenAndDraftsFromIt) {
+  StepPlan plan;
+  AddSequence(plan, RowKind::kChunk, 4, {44, 45, 46, 47, 48, 49, 50}, 6, 10, 1000);
+  plan.sequences[0].resumed = 1;
+  EXPECT_FALSE(plan.sequences[0].emits());
+  Step step(plan);
+  StepInputs& inputs = step.inputs();
+  ASSERT_EQ(inputs.num_head_rows(), 1);
+  EXPECT_EQ(inputs.head().rows[0], 5);
+  EXPECT_EQ(inputs.head_row(0).given, 50);
+  EXPECT_EQ(inputs.head_row(0).num_top, -1);
+  step.Accept({50});
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(inputs.fill().rows[i].position, 5 + i);
+    EXPECT_TRUE(inputs.fill().rows[i].active);
+    EXPECT_EQ(inputs.next_tokens()[i], 45 + i);
+  }
+  EXPECT_EQ(inputs.num_draft_rows(), 1);
+  EXPECT_EQ(inputs.draft_tokens()[0], 50);
+  EXPECT_EQ(inputs.draft_state_rows()[0], 0);
+  EXPECT_EQ(inputs.draft(1).rows[0].position, 10);
+}
+
+TEST(StepInputs, StopTokensAreMaskedBeforeMinTokensOnEveryRowAndDraft) {
+  StepPlan plan;
+  AddWindow(plan, 20, {500, 501, 502, 503});
+  PlanSequence& s = plan.sequences[0];
+  s.min_end = 23;
+  s.stop_begin = static_cast<int32_t>(plan.tokens.size());
+  s.num_stops = 2;
+  plan.tokens.insert(plan.tokens.end(), {7, 8});
+  Step step(plan);
+  for (int i = 0; i < 4; ++i) {  // choose positions 21..24
+    EXPECT_EQ(step.inputs().head_row(i).masked.size(), i < 2 ? 2u : 0u) << i;
+  }
+  EXPECT_EQ(step.inputs().head_row(0).masked[1], 8);
+  step.Accept({9, 1, 2, 3});  // drafts from row 21: positions 22, 23, 24
+  for (int pass = 1; pass <= 3; ++pass) {
+    const HeadRow row = step.inputs().draft_head_row(0, pass);
+    EXPECT_EQ(row.position, 21 + pass);
+    EXPECT_EQ(row.masked.size(), pass == 1 ? 2u : 0u);
+    EXPECT_EQ(row.given, -1);
+  }
+}
+
 TEST(StepInputs, NoTokenMasksFillAndDrafts) {
   StepPlan plan;
   AddWindow(plan, 20, {500, 501});

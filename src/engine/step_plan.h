@@ -27,7 +27,8 @@ struct PlanSequence {
   RowKind kind = RowKind::kWindow;
   int32_t start = 0;        // position of the first row
   int32_t num_rows = 0;     // a window: 1 + drafts
-  int32_t prompt_size = 0;  // a chunk that ends there is final
+  int32_t prefill_end = 0;  // a chunk that ends there is final
+  int32_t resumed = 0;      // of a chunk: 1 if the token after the final one is known already
   int32_t limit = 0;        // min(context, prompt + max_tokens)
   int32_t logprobs = -1;
   int32_t prompt_logprobs = -1;
@@ -35,22 +36,26 @@ struct PlanSequence {
                             // + 1 more if not final
   int32_t block_begin = 0;
   int32_t num_blocks = 0;
+  int32_t min_end = 0;                    // first position where a stop token may stand
+  int32_t stop_begin = 0, num_stops = 0;  // into tokens: which those are, if it matters
 
   bool is_chunk() const { return kind == RowKind::kChunk; }
-  bool is_final_chunk() const { return is_chunk() && start + num_rows == prompt_size; }
+  bool is_final_chunk() const { return is_chunk() && start + num_rows == prefill_end; }
   // Whether the last row's token is sampled and becomes a token of the request.
-  bool emits() const { return !is_chunk() || is_final_chunk(); }
+  bool emits() const { return !is_chunk() || (is_final_chunk() && !resumed); }
+  // Tokens of the request that chunks of this sequence know.
+  int32_t known_end() const { return prefill_end + resumed; }
   // Rows that get logits: windows all, final chunks the last, prompt-logprob chunks all.
   int32_t head_rows() const {
     if (!is_chunk() || prompt_logprobs >= 0) return num_rows;
     return is_final_chunk() ? 1 : 0;
   }
-  // How many drafts the next window can hold at most, given that this step emits at least one
-  // token.
+  // How many drafts the next window can hold at most: it starts at the token after the final chunk,
+  // or at least one after this window's first.
   int32_t useful_drafts(int32_t k) const {
-    if (!emits()) return 0;
-    const int32_t known = is_chunk() ? prompt_size : start + 1;
-    return std::max(0, std::min(k, limit - known - 2));
+    if (is_chunk() && !is_final_chunk()) return 0;
+    const int32_t next_start = is_chunk() ? prefill_end : start + 1;
+    return std::max(0, std::min(k, limit - next_start - 2));
   }
 };
 

@@ -14,7 +14,7 @@ PlanSequence Window(int32_t start, int32_t rows, int32_t limit) {
   sequence.kind = RowKind::kWindow;
   sequence.start = start;
   sequence.num_rows = rows;
-  sequence.prompt_size = 1;
+  sequence.prefill_end = 1;
   sequence.limit = limit;
   return sequence;
 }
@@ -24,7 +24,7 @@ PlanSequence Chunk(int32_t start, int32_t rows, int32_t prompt_size, int32_t lim
   sequence.kind = RowKind::kChunk;
   sequence.start = start;
   sequence.num_rows = rows;
-  sequence.prompt_size = prompt_size;
+  sequence.prefill_end = prompt_size;
   sequence.limit = limit;
   return sequence;
 }
@@ -140,8 +140,8 @@ StepPlan RandomPlan(std::mt19937& random) {
   for (int i = random() % 4; i > 0; --i) {
     const int32_t rows = 1 + random() % 20;
     PlanSequence chunk = Chunk(random() % 9, rows, 0, 1000);
-    chunk.prompt_size = chunk.start + rows + (random() % 2 ? random() % 30 : 0);
-    chunk.limit = chunk.prompt_size + 1 + random() % 5;
+    chunk.prefill_end = chunk.start + rows + (random() % 2 ? random() % 30 : 0);
+    chunk.limit = chunk.prefill_end + 1 + random() % 5;
     chunk.prompt_logprobs = random() % 3 == 0 ? 0 : -1;
     sequences.push_back(chunk);
   }

@@ -7,6 +7,31 @@
 
 namespace tandem {
 
+namespace {
+
+RouterChoice ChoiceOf(const ModelConfig& config, const Buffer<float>& bias) {
+  RouterChoice choice;
+  choice.num_experts = static_cast<int>(config.n_routed_experts);
+  choice.top_k = static_cast<int>(config.num_experts_per_tok);
+  choice.normalize = config.norm_topk_prob;
+  choice.scale = static_cast<float>(config.routed_scaling_factor);
+  if (config.router != RouterKind::kGreedy) {
+    choice.num_groups = static_cast<int>(config.n_group);
+    choice.top_groups = static_cast<int>(config.topk_group);
+  }
+  if (config.router == RouterKind::kNoauxTc) {
+    if (bias.size() > 0) choice.bias = bias.data();
+  } else {
+    choice.scoring = RouterScoring::kSoftmax;
+    choice.group_score = GroupScore::kBest;
+    choice.normalize = config.norm_topk_prob && choice.top_k > 1;
+    choice.scale_after_normalize = false;
+  }
+  return choice;
+}
+
+}  // namespace
+
 Program::Trace RankModel::TraceExperts(const FfnShard& shard) const {
   return [this, &shard](RowTracer& tracer, const OpTag& op) {
     for (size_t e = 0; e < shard.experts.size(); ++e) {
@@ -67,14 +92,7 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
       },
       TraceOwn(batch, router_logits_.data, router_logits_.stride * sizeof(float),
                config_.n_routed_experts * sizeof(float)));
-  RouterChoice choice;
-  choice.num_experts = static_cast<int>(config_.n_routed_experts);
-  choice.num_groups = static_cast<int>(config_.n_group);
-  choice.top_groups = static_cast<int>(config_.topk_group);
-  choice.top_k = static_cast<int>(config_.num_experts_per_tok);
-  choice.normalize = config_.norm_topk_prob;
-  choice.scale = static_cast<float>(config_.routed_scaling_factor);
-  choice.bias = common.router_bias.data();
+  const RouterChoice choice = ChoiceOf(config_, common.router_bias);
   program.Add(
       {"choose_experts", l, pass},
       [=, this](const Worker& worker) {

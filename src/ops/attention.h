@@ -10,11 +10,11 @@
 
 namespace tandem {
 
-// kFp8: the latent as e4m3 with one FP32 scale, a power of two, per kLatentScaleBlock values, the
-// rotary part as BF16.
+// kFp8: the latent as e4m3 with one FP32 scale, the power of two 2^ceil(log2(max(largest magnitude
+// / 448, 1e-4))), per kLatentScaleBlock values, the rotary part as BF16 (FlashMLA's format). A
+// value is read as code * scale. A NaN makes its block's scale NaN: NaN codes have no value here.
 enum class LatentFormat { kBf16, kFp8, kFp32 };
 
-// As in FlashMLA's FP8 cache.
 inline constexpr int kLatentScaleBlock = 128;
 
 // Bytes of one slot: for kFp8 the codes, then the scales, then the rotary part, none aligned.

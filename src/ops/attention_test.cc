@@ -10,6 +10,8 @@
 namespace tandem {
 namespace {
 
+constexpr LatentFormat kFormats[] = {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kFp32};
+
 struct Case {
   LatentFormat format = LatentFormat::kBf16;
   int heads = 3;
@@ -24,14 +26,38 @@ struct Case {
 // The keys of a sequence by slot, rounded to the cache's format.
 using Keys = std::vector<std::vector<float>>;
 
+// The power of two that the format asks for, by searching.
+float ReferenceScale(const float* values, int64_t size) {
+  float largest = 0;
+  for (int64_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(values[i]));
+  float scale = 0x1p-13f;  // the smallest power of two of at least 1e-4
+  while (448.0 * scale < largest) scale *= 2;
+  return scale;
+}
+
+// What the cache keeps of a key.
+void Round(const Case& c, std::vector<float>& key) {
+  if (c.format == LatentFormat::kFp32) return;
+  const int64_t fp8 = c.format == LatentFormat::kFp8 ? c.latent : 0;
+  for (int64_t begin = 0; begin < fp8; begin += 128) {
+    const int64_t size = std::min<int64_t>(128, fp8 - begin);
+    const float scale = ReferenceScale(key.data() + begin, size);
+    for (int64_t i = begin; i < begin + size; ++i) {
+      key[i] = Float8E4M3::FromFloat(key[i] / scale).ToFloat() * scale;
+    }
+  }
+  for (size_t i = fp8; i < key.size(); ++i) key[i] = BFloat16::FromFloat(key[i]).ToFloat();
+}
+
 // One sequence: its keys, in a pool of shuffled blocks where everything else is NaN.
 class Sequence {
  public:
   Sequence(const Case& c, int32_t num_keys, std::mt19937& rng)
-      : slot_bytes_(SlotBytes(c.format, c.latent, c.rope) + 4) {
+      : slot_bytes_(SlotBytes(c.format, c.latent, c.rope) +
+                    (c.format == LatentFormat::kFp8 ? 3 : 4)) {
     const int64_t blocks = CeilDiv(num_keys, c.block_size) + 2;
     pool_ = Buffer<std::byte>(blocks * c.block_size * slot_bytes_);
-    std::fill_n(pool_.data(), pool_.size(), std::byte{0xff});  // NaN in both formats
+    std::fill_n(pool_.data(), pool_.size(), std::byte{0xff});  // NaN in every format
     for (int32_t b = 0; b + 2 < blocks; ++b) table.push_back(b + 1);
     std::shuffle(table.begin(), table.end(), rng);
     cache = {pool_.data(), slot_bytes_, c.block_size};
@@ -39,9 +65,7 @@ class Sequence {
       std::vector<float> key(c.dim());
       for (float& x : key) x = RandomFloat(rng);
       EncodeLatent(c.format, key.data(), c.latent, c.rope, cache.Slot(table.data(), s));
-      if (c.format == LatentFormat::kBf16) {
-        for (float& x : key) x = BFloat16::FromFloat(x).ToFloat();
-      }
+      Round(c, key);
       keys.resize(s);
       keys.push_back(key);
     }
@@ -183,7 +207,7 @@ void RunCase(const Case& c, int workers, std::mt19937& rng) {
 TEST(LatentAttention, GivesTheBitsOfTheReference) {
   std::mt19937 rng(1);
   int workers = 0;
-  for (const LatentFormat format : {LatentFormat::kBf16, LatentFormat::kFp32}) {
+  for (const LatentFormat format : kFormats) {
     for (const int32_t block_size : {1, 3, 16, 1000}) {
       for (const int32_t first_key : {0, 1}) {
         workers = workers % 5 + 1;
@@ -192,8 +216,11 @@ TEST(LatentAttention, GivesTheBitsOfTheReference) {
     }
   }
   for (const int heads : {0, 1, 8, 17}) RunCase({.heads = heads, .first_key = 1}, 3, rng);
-  for (const auto& [latent, rope] : std::vector<std::pair<int, int>>{{1, 2}, {64, 16}, {130, 2}}) {
-    RunCase({.heads = 2, .latent = latent, .rope = rope}, 2, rng);
+  for (const auto& [latent, rope] :
+       std::vector<std::pair<int, int>>{{1, 2}, {64, 16}, {130, 2}, {256, 4}, {271, 2}}) {
+    for (const LatentFormat format : kFormats) {
+      RunCase({format, 2, latent, rope}, 2, rng);
+    }
   }
   RunCase({.first_key = 70}, 2, rng);
 }
@@ -234,7 +261,7 @@ TEST(LatentAttention, ARowDoesNotDependOnTheRowsBesideIt) {
 // Blocks of one slot; those outside of [first_key, position] are billions of bytes away.
 TEST(LatentAttention, MaskedKeysAreNeverRead) {
   std::mt19937 rng(4);
-  for (const LatentFormat format : {LatentFormat::kBf16, LatentFormat::kFp32}) {
+  for (const LatentFormat format : kFormats) {
     for (const int32_t first_key : {0, 1, 70}) {
       const Case c{.format = format, .block_size = 1, .first_key = first_key};
       const Sequence sequence(c, 140, rng);
@@ -283,6 +310,81 @@ TEST(EncodeLatent, RoundsToTheFormatAndWritesNoMore) {
   EncodeLatent(LatentFormat::kFp32, values.data(), 2, 1, bytes);
   EXPECT_EQ(std::memcmp(bytes, values.data(), 12), 0);
   EXPECT_EQ(bytes[12], std::byte{0x55});
+}
+
+// Bytes in the order of the format, at an odd address.
+TEST(EncodeLatent, Float8WritesCodesThenScalesThenRotary) {
+  constexpr int64_t kLatent = 130, kSize = kLatent + 2 * 4 + 2;
+  EXPECT_EQ(SlotBytes(LatentFormat::kFp8, kLatent, 1), kSize);
+  EXPECT_EQ(SlotBytes(LatentFormat::kFp8, 512, 64), 656);
+  std::vector<float> values(kLatent + 1, 0.0f);
+  values[0] = 448.0f;    // scale 1
+  values[1] = -1.125f;   // 0xb9
+  values[128] = 449.0f;  // scale 2: 224.5 becomes 224
+  values[129] = 0.0f;
+  values[kLatent] = 1.0f;
+  std::vector<std::byte> bytes(1 + kSize + 1, std::byte{0x55});
+  EncodeLatent(LatentFormat::kFp8, values.data(), kLatent, 1, bytes.data() + 1);
+  const auto at = [&](int64_t i) { return std::to_integer<int>(bytes[1 + i]); };
+  EXPECT_EQ(at(0), 0x7e);
+  EXPECT_EQ(at(1), 0xb9);
+  EXPECT_EQ(at(2), 0);
+  EXPECT_EQ(at(128), 0x76);
+  float scales[2];
+  std::memcpy(scales, bytes.data() + 1 + kLatent, 8);
+  EXPECT_EQ(scales[0], 1.0f);
+  EXPECT_EQ(scales[1], 2.0f);
+  EXPECT_EQ(at(kLatent + 8), 0x80);
+  EXPECT_EQ(at(kLatent + 9), 0x3f);
+  EXPECT_EQ(bytes.front(), std::byte{0x55});
+  EXPECT_EQ(bytes.back(), std::byte{0x55});
+}
+
+// The scale of one block that holds `largest`, and what becomes of the value.
+std::pair<float, uint8_t> EncodeOne(float largest) {
+  std::byte slot[5];
+  EncodeLatent(LatentFormat::kFp8, &largest, 1, 0, slot);
+  float scale;
+  std::memcpy(&scale, slot + 1, sizeof scale);
+  return {scale, std::to_integer<uint8_t>(slot[0])};
+}
+
+TEST(EncodeLatent, Float8ScalesAreTheSmallestPowersOfTwo) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (float power = 0x1p-13f; power < 0x1p119f; power *= 2) {
+    const float largest = 448.0f * power;
+    EXPECT_EQ(EncodeOne(largest), (std::pair<float, uint8_t>(power, 0x7e)));
+    EXPECT_EQ(EncodeOne(-largest), (std::pair<float, uint8_t>(power, 0xfe)));
+    EXPECT_EQ(EncodeOne(std::nextafter(largest, kMax)),
+              (std::pair<float, uint8_t>(2 * power, 0x76)));
+  }
+  EXPECT_EQ(EncodeOne(0.0f), (std::pair<float, uint8_t>(0x1p-13f, 0)));
+  EXPECT_EQ(EncodeOne(1e-30f), (std::pair<float, uint8_t>(0x1p-13f, 0)));
+  EXPECT_EQ(EncodeOne(kMax).first, 0x1p120f);
+  EXPECT_EQ(EncodeOne(std::numeric_limits<float>::infinity()),
+            (std::pair<float, uint8_t>(0x1p120f, 0x7e)));
+}
+
+// Infinity and NaN in one key reach the rows that see it, also as NaN, and no others.
+TEST(LatentAttention, NaNInAKeyStaysThere) {
+  std::mt19937 rng(7);
+  for (const LatentFormat format : kFormats) {
+    const Case c{.format = format, .latent = 150};
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      const Sequence sequence(c, 20, rng);
+      std::vector<float> key(c.dim(), 1.0f);
+      key[140] = bad;
+      EncodeLatent(format, key.data(), c.latent, c.rope,
+                   sequence.cache.Slot(sequence.table.data(), 15));
+      Rows data(c, 2, rng);
+      const std::vector<AttentionRow> rows = {{sequence.table.data(), 14, true},
+                                              {sequence.table.data(), 15, true}};
+      data.Run(c, sequence.cache, rows, 1, rng);
+      ExpectReference(c, sequence.keys, rows[0], 0, data);
+      EXPECT_FALSE(std::isfinite(data.out.row(1)[140]));
+    }
+  }
 }
 
 TEST(RopeTable, AgreesWithLongDouble) {

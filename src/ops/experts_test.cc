@@ -51,11 +51,11 @@ TEST(GroupByExpert, ARankWithoutExpertsGetsNoPair) {
 constexpr int64_t kHidden = 37, kWidth = 21;
 
 struct Model {
-  Model(int num_experts, WeightType type, std::mt19937& rng) {
+  Model(int num_experts, WeightType up, WeightType down, std::mt19937& rng) {
     for (int e = 0; e < num_experts; ++e) {
-      experts.push_back({RandomMatrix(kWidth, kHidden, type, rng),
-                         RandomMatrix(kWidth, kHidden, type, rng),
-                         RandomMatrix(kHidden, kWidth, type, rng)});
+      experts.push_back({RandomMatrix(kWidth, kHidden, up, rng),
+                         RandomMatrix(kWidth, kHidden, up, rng),
+                         RandomMatrix(kHidden, kWidth, down, rng)});
     }
   }
   std::vector<ExpertWeights> experts;
@@ -147,9 +147,13 @@ std::vector<float> RoutedSum(const Model& model, const Choices& choices, const f
 TEST(Experts, EveryLayoutGivesTheBitsOfTheReference) {
   std::mt19937 rng(1);
   int workers = 0;
-  for (const WeightType type : {WeightType::kBf16, WeightType::kFp32}) {
+  constexpr std::pair<WeightType, WeightType> kTypes[] = {{WeightType::kBf16, WeightType::kBf16},
+                                                          {WeightType::kFp32, WeightType::kFp32},
+                                                          {WeightType::kFp8, WeightType::kFp8},
+                                                          {WeightType::kFp8, WeightType::kBf16}};
+  for (const auto& [up, down] : kTypes) {
     for (const int num_experts : {3, 12, 16, 40}) {
-      Model model(num_experts, type, rng);
+      Model model(num_experts, up, down, rng);
       for (const int64_t rows : {0, 1, 7, 33}) {
         const Choices choices(rows, num_experts, 3, rng);
         TestRows x(rows, kHidden, rng);
@@ -178,7 +182,7 @@ TEST(Experts, EveryLayoutGivesTheBitsOfTheReference) {
 
 TEST(Experts, RowsWithoutLocalExpertsGivePlusZero) {
   std::mt19937 rng(2);
-  Model model(12, WeightType::kBf16, rng);
+  Model model(12, WeightType::kBf16, WeightType::kBf16, rng);
   Choices choices(6, 12, 2, rng);
   std::fill(choices.ids.begin(), choices.ids.end(), 11);  // of the last rank
   std::fill_n(choices.ids.begin() + 4, 2, -1);            // row 2 is masked

@@ -1,6 +1,11 @@
 // Matrix products with packed weights: y = x W^T in FP32. One fused multiply-add chain over K per
 // output element (FP8: one per scale block), so the bits of a row depend on nothing but that row
 // and the weights. No attention and no routing here.
+//
+// "A chain over K" below means, for FP8: sum from +0; for each scale block of the whole matrix that
+// the range touches, ascending, part = chain from +0 over the block's k inside the range of x[k] *
+// (code[k] / 256), sum = fma(part, 256 * scale, sum). (256: codes become numbers by way of fp16,
+// which puts them 2^-8 too low; as powers of two both factors are exact.)
 #pragma once
 
 #include <cstdint>
@@ -37,6 +42,8 @@ struct ScaleBlocks {
   int64_t Begin(int64_t b) const {
     return b == 0 ? 0 : (first_depth / depth + b) * depth - first_depth;
   }
+  // The block of element k of the part, counted like b.
+  int64_t BlockOf(int64_t k) const { return (first_depth + k) / depth - first_depth / depth; }
 };
 
 // W [columns (outputs), depth (K)] as panels of kPanel columns, K-major inside: element (n, k) is
@@ -65,7 +72,7 @@ class PackedMatrix {
   int64_t num_scale_blocks() const { return blocks_.CountAlongDepth(depth_); }
   size_t bytes() const { return data_.bytes() + scales_.bytes(); }
 
-  // uint8_t for FP8 codes.
+  // W is BFloat16, float, or for FP8 Float8E4M3 or uint8_t. Codes must not be NaN (0x7f, 0xff).
   template <typename W>
   W* Panel(int64_t panel) const {
     return reinterpret_cast<W*>(data_.data()) + panel * kPanel * depth_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kColumns[] = {0, 1, 7, 16, 17, 33, 53};
 constexpr int64_t kDepths[] = {0, 1, 2, 31, 69};
+constexpr WeightType kTypes[] = {WeightType::kBf16, WeightType::kFp32, WeightType::kFp8};
 constexpr int64_t kRows[] = {0, 1, 5, 6, 7, 13, 33};
 
 // Calls test(columns, depth, rows, type, workers) for all shapes, with 1..5 workers in turn.
@@ -20,7 +21,7 @@ void ForShapes(const Test& test) {
   for (const int64_t columns : kColumns) {
     for (const int64_t depth : kDepths) {
       for (const int64_t rows : kRows) {
-        for (const WeightType type : {WeightType::kBf16, WeightType::kFp32}) {
+        for (const WeightType type : kTypes) {
           workers = workers % 5 + 1;
           SCOPED_TRACE(testing::Message() << columns << " columns, depth " << depth << ", " << rows
                                           << " rows, " << workers << " workers");
@@ -100,17 +101,6 @@ std::vector<int32_t> Bounds(int64_t depth, Range segments) {
   return bounds;
 }
 
-// The part [begin, end) of K of a matrix.
-PackedMatrix PartOfK(const PackedMatrix& w, Range k) {
-  PackedMatrix part(w.columns(), k.size(), WeightType::kFp32);
-  for (int64_t n = 0; n < w.columns(); ++n) {
-    for (int64_t i = 0; i < k.size(); ++i) {
-      part.Panel<float>(n / kPanel)[i * kPanel + n % kPanel] = Element(w, n, k.begin + i);
-    }
-  }
-  return part;
-}
-
 TEST(MatmulSegments, IsTheTreeOverSixteenChains) {
   std::mt19937 rng(4);
   ForShapes([&](int64_t columns, int64_t depth, int64_t rows, WeightType type, int workers) {
@@ -136,27 +126,81 @@ TEST(MatmulSegments, IsTheTreeOverSixteenChains) {
 TEST(MatmulSegments, RanksOfAdjacentSegmentsMakeTheSameTree) {
   std::mt19937 rng(5);
   constexpr int64_t kOutputs = 19, kNumRows = 8;
-  for (const int64_t depth : {0, 1, 6, 15, 16, 50, 96}) {
-    const PackedMatrix w = RandomMatrix(kOutputs, depth, WeightType::kBf16, rng);
-    TestRows x(kNumRows, depth, rng), whole(kNumRows, kOutputs);
-    MatmulSegments(w, Bounds(depth, {0, kNumSegments}), x.in(), kNumRows, whole.out(), {});
-    for (const int ranks : {1, 2, 4, 8, 16}) {
-      std::vector<TestRows> pieces;
-      for (int rank = 0; rank < ranks; ++rank) {
-        const Range segments = SegmentsOf(rank, ranks);
-        const Range k = UnitsOfSegments(depth, segments);
-        pieces.emplace_back(kNumRows, kOutputs);
-        MatmulSegments(PartOfK(w, k), Bounds(depth, segments), {x.row(0) + k.begin, x.stride()},
-                       kNumRows, pieces.back().out(), {});
-        if (k.size() == 0) {
-          EXPECT_EQ(Bits(pieces.back().row(0)[0]), 0u);
+  for (const WeightType type : kTypes) {
+    for (const int64_t depth : {0, 1, 6, 15, 16, 50, 96}) {
+      const PackedMatrix w = RandomMatrix(kOutputs, depth, type, rng);
+      TestRows x(kNumRows, depth, rng), whole(kNumRows, kOutputs);
+      MatmulSegments(w, Bounds(depth, {0, kNumSegments}), x.in(), kNumRows, whole.out(), {});
+      for (const int ranks : {1, 2, 4, 8, 16}) {
+        std::vector<TestRows> pieces;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Range segments = SegmentsOf(rank, ranks);
+          const Range k = UnitsOfSegments(depth, segments);
+          pieces.emplace_back(kNumRows, kOutputs);
+          MatmulSegments(PartOf(w, {0, kOutputs}, k), Bounds(depth, segments),
+                         {x.row(0) + k.begin, x.stride()}, kNumRows, pieces.back().out(), {});
+          if (k.size() == 0) {
+            EXPECT_EQ(Bits(pieces.back().row(0)[0]), 0u);
+          }
+        }
+        for (int64_t i = 0; i < kNumRows * kOutputs; ++i) {
+          std::vector<float> parts;
+          for (TestRows& piece : pieces) parts.push_back(piece.row(i / kOutputs)[i % kOutputs]);
+          ASSERT_EQ(Bits(Tree(parts)), Bits(whole.row(i / kOutputs)[i % kOutputs]))
+              << depth << " deep on " << ranks << " ranks";
         }
       }
-      for (int64_t i = 0; i < kNumRows * kOutputs; ++i) {
-        std::vector<float> parts;
-        for (TestRows& piece : pieces) parts.push_back(piece.row(i / kOutputs)[i % kOutputs]);
-        ASSERT_EQ(Bits(Tree(parts)), Bits(whole.row(i / kOutputs)[i % kOutputs]))
-            << depth << " deep on " << ranks << " ranks";
+    }
+  }
+}
+
+// A rank's columns begin anywhere, inside of panels and of scale blocks.
+TEST(Matmul, APartOfTheColumnsGivesTheBitsOfTheWhole) {
+  std::mt19937 rng(7);
+  constexpr int64_t kOutputs = 83, kDepth = 45;
+  for (int trial = 0; trial < 20; ++trial) {
+    const PackedMatrix w = RandomMatrix(kOutputs, kDepth, WeightType::kFp8, rng);
+    TestRows x(1, kDepth, rng), whole(1, kOutputs);
+    Matmul(w, x.in(), 1, whole.out(), {});
+    for (const Range columns : {Range{0, 5}, Range{5, 40}, Range{40, 83}}) {
+      TestRows part(1, columns.size());
+      Matmul(PartOf(w, columns, {0, kDepth}), x.in(), 1, part.out(), {});
+      for (int64_t n = 0; n < columns.size(); ++n) {
+        ASSERT_EQ(Bits(part.row(0)[n]), Bits(whole.row(0)[columns.begin + n]));
+      }
+    }
+  }
+}
+
+// Every code against the exact value: a row that picks one k at a time.
+TEST(Matmul, Float8CodesAreExact) {
+  PackedMatrix w(1, 256, WeightType::kFp8, {1, 256});
+  for (int code = 0; code < 256; ++code) {
+    w.Panel<uint8_t>(0)[code * kPanel] = static_cast<uint8_t>((code & 0x7f) == 0x7f ? 0 : code);
+  }
+  w.Scales(0)[0] = 0.75f;
+  for (int code = 0; code < 256; ++code) {
+    TestRows x(1, 256), y(1, 1);
+    std::fill_n(x.row(0), 256, 0.0f);
+    x.row(0)[code] = 3.0f;
+    Matmul(w, x.in(), 1, y.out(), {});
+    ASSERT_EQ(y.row(0)[0], 3.0f * Element(w, 0, code)) << code;
+  }
+}
+
+TEST(Matmul, GateAndUpMayHaveDifferentFormats) {
+  std::mt19937 rng(8);
+  constexpr int64_t kOutputs = 21, kDepth = 50;
+  for (const WeightType gate_type : kTypes) {
+    for (const WeightType up_type : kTypes) {
+      const PackedMatrix gate = RandomMatrix(kOutputs, kDepth, gate_type, rng);
+      const PackedMatrix up = RandomMatrix(kOutputs, kDepth, up_type, rng);
+      TestRows x(2, kDepth, rng), y(2, kOutputs);
+      GateUp(gate, up, x.in(), 2, y.out(), {});
+      for (int64_t i = 0; i < 2 * kOutputs; ++i) {
+        const int64_t r = i / kOutputs, n = i % kOutputs;
+        const float g = Chain(gate, n, x.row(r), 0, kDepth), u = Chain(up, n, x.row(r), 0, kDepth);
+        ASSERT_EQ(Bits(y.row(r)[n]), Bits(g / (1.0f + Exp(-g)) * u));
       }
     }
   }

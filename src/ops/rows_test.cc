@@ -114,19 +114,35 @@ Chosen Choose(const RouterChoice& choice, const std::vector<float>& logits) {
   return chosen;
 }
 
+std::vector<float> ReferenceScores(RouterScoring scoring, const std::vector<float>& logits) {
+  std::vector<float> scores;
+  float sum = 0.0f;
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  for (const float x : logits) {
+    const bool softmax = scoring == RouterScoring::kSoftmax;
+    scores.push_back(softmax ? Exp(x - maximum) : 1.0f / (1.0f + Exp(-x)));
+    sum += scores.back();
+  }
+  if (scoring == RouterScoring::kSoftmax) {
+    for (float& x : scores) x /= sum;
+  }
+  return scores;
+}
+
 // Sorts instead of searching, as MODEL.md 2.4 tells it.
 Chosen Reference(const RouterChoice& choice, const std::vector<float>& logits) {
   const int size = choice.num_experts / choice.num_groups;
-  std::vector<float> sigmoid, biased;
+  const std::vector<float> scores = ReferenceScores(choice.scoring, logits);
+  std::vector<float> biased;
   for (int e = 0; e < choice.num_experts; ++e) {
-    sigmoid.push_back(1.0f / (1.0f + Exp(-logits[e])));
-    biased.push_back(sigmoid[e] + (choice.bias != nullptr ? choice.bias[e] : 0.0f));
+    biased.push_back(scores[e] + (choice.bias != nullptr ? choice.bias[e] : 0.0f));
   }
   std::vector<std::pair<float, int>> groups;  // (- score, number): sorted, the best come first
   for (int g = 0; g < choice.num_groups; ++g) {
-    std::vector<float> scores(biased.begin() + g * size, biased.begin() + (g + 1) * size);
-    std::sort(scores.begin(), scores.end(), std::greater<>());
-    groups.emplace_back(-(scores[0] + (size > 1 ? scores[1] : 0.0f)), g);
+    std::vector<float> best(biased.begin() + g * size, biased.begin() + (g + 1) * size);
+    std::sort(best.begin(), best.end(), std::greater<>());
+    const bool two = choice.group_score == GroupScore::kTwoBest && size > 1;
+    groups.emplace_back(-(best[0] + (two ? best[1] : 0.0f)), g);
   }
   std::sort(groups.begin(), groups.end());
   std::vector<std::pair<float, int>> experts;
@@ -137,11 +153,13 @@ Chosen Reference(const RouterChoice& choice, const std::vector<float>& logits) {
   std::sort(experts.begin(), experts.end());
   Chosen chosen;
   float sum = 0.0f;
-  for (int i = 0; i < choice.top_k; ++i) sum += sigmoid[experts[i].second];
+  for (int i = 0; i < choice.top_k; ++i) sum += scores[experts[i].second];
   for (int i = 0; i < choice.top_k; ++i) {
-    const float weight = sigmoid[experts[i].second];
+    float weight = scores[experts[i].second];
+    if (choice.normalize) weight /= sum + 1e-20f;
+    const bool scaled = choice.scale_after_normalize || !choice.normalize;
     chosen.ids.push_back(experts[i].second);
-    chosen.weights.push_back((choice.normalize ? weight / (sum + 1e-20f) : weight) * choice.scale);
+    chosen.weights.push_back(scaled ? weight * choice.scale : weight);
   }
   return chosen;
 }
@@ -151,7 +169,7 @@ TEST(ChooseExperts, AgreesWithSortingAlsoInTies) {
   const RouterChoice kShapes[] = {{16, 4, 2, 4}, {12, 3, 2, 3}, {12, 1, 1, 5}, {8, 8, 3, 3},
                                   {6, 2, 2, 6},  {40, 5, 1, 8}, {1, 1, 1, 1}};
   for (RouterChoice choice : kShapes) {
-    for (int trial = 0; trial < 500; ++trial) {
+    for (int trial = 0; trial < 1000; ++trial) {
       std::vector<float> logits(choice.num_experts), bias(choice.num_experts);
       // Odd trials draw from four values: most scores tie, within groups and between them.
       for (float& x : logits) x = trial % 2 ? static_cast<float>(rng() % 4) : 4 * RandomFloat(rng);
@@ -160,6 +178,9 @@ TEST(ChooseExperts, AgreesWithSortingAlsoInTies) {
       choice.bias = trial % 3 ? bias.data() : nullptr;
       choice.normalize = trial % 5 > 1;
       choice.scale = trial % 7 ? 2.5f : 1.0f;
+      choice.scoring = trial / 2 % 2 ? RouterScoring::kSoftmax : RouterScoring::kSigmoid;
+      choice.group_score = trial / 4 % 2 ? GroupScore::kBest : GroupScore::kTwoBest;
+      choice.scale_after_normalize = trial / 8 % 2;
       const Chosen got = Choose(choice, logits), expected = Reference(choice, logits);
       ASSERT_EQ(got.ids, expected.ids) << choice.num_experts << " experts, trial " << trial;
       for (int i = 0; i < choice.top_k; ++i) {
@@ -167,6 +188,41 @@ TEST(ChooseExperts, AgreesWithSortingAlsoInTies) {
       }
     }
   }
+}
+
+RouterChoice V2Choice(int num_experts, int num_groups, int top_groups, int top_k) {
+  RouterChoice choice{num_experts, num_groups, top_groups, top_k};
+  choice.scoring = RouterScoring::kSoftmax;
+  choice.group_score = GroupScore::kBest;
+  choice.scale_after_normalize = false;
+  choice.scale = 16.0f;
+  return choice;
+}
+
+// Logits of log 1, 2, 4, 9: a softmax of sixteenths.
+TEST(ChooseExperts, SoftmaxOfV2) {
+  const float log2 = std::log(2.0f), log9 = std::log(9.0f);
+  const std::vector<float> logits = {0, log2, 2 * log2, log9};
+  RouterChoice greedy = V2Choice(4, 1, 1, 2);
+  greedy.normalize = false;
+  Chosen chosen = Choose(greedy, logits);
+  EXPECT_EQ(chosen.ids, (std::vector<int32_t>{3, 2}));
+  EXPECT_NEAR(chosen.weights[0], 9, 1e-5);
+  EXPECT_NEAR(chosen.weights[1], 4, 1e-5);
+  greedy.normalize = true;  // and not scaled
+  chosen = Choose(greedy, logits);
+  EXPECT_NEAR(chosen.weights[0], 9.0 / 13, 1e-6);
+  EXPECT_NEAR(chosen.weights[1], 4.0 / 13, 1e-6);
+}
+
+// The best expert's group has the worse second one: V2 keeps it, V3's rule would not.
+TEST(ChooseExperts, GroupsByTheirBestOrByTheirTwoBest) {
+  const std::vector<float> logits = {3, -9, 2, 2};
+  RouterChoice choice = V2Choice(4, 2, 1, 2);
+  EXPECT_EQ(Choose(choice, logits).ids, (std::vector<int32_t>{0, 1}));
+  choice.scoring = RouterScoring::kSigmoid;
+  choice.group_score = GroupScore::kTwoBest;
+  EXPECT_EQ(Choose(choice, logits).ids, (std::vector<int32_t>{2, 3}));
 }
 
 TEST(ChooseExperts, WeightsComeFromSigmoidsWithoutBias) {
@@ -182,12 +238,18 @@ TEST(ChooseExperts, WeightsComeFromSigmoidsWithoutBias) {
 }
 
 TEST(ChooseExperts, ExtremeLogitsChooseDifferentExperts) {
-  RouterChoice choice{4, 2, 1, 2};
-  EXPECT_EQ(Choose(choice, {-kInf, -kInf, -kInf, -kInf}).ids, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(Choose(choice, {-kInf, 1e30f, kInf, 200.0f}).ids, (std::vector<int32_t>{2, 3}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_NE(Choose(choice, {nan, nan, nan, nan}).ids[0],
-            Choose(choice, {nan, nan, nan, nan}).ids[1]);
+  RouterChoice choice{4, 2, 1, 2};
+  EXPECT_EQ(Choose(choice, {-kInf, 1e30f, kInf, 200.0f}).ids, (std::vector<int32_t>{2, 3}));
+  for (const RouterChoice& any : {choice, V2Choice(4, 2, 1, 2), V2Choice(4, 1, 1, 2)}) {
+    EXPECT_EQ(Choose(any, {-kInf, -kInf, -kInf, -kInf}).ids, (std::vector<int32_t>{0, 1}));
+    EXPECT_EQ(Choose(any, {0.0f, 1e30f, -1e30f, 200.0f}).ids[0], 1);
+    for (const std::vector<float>& logits :
+         {std::vector<float>{nan, nan, nan, nan}, {0, nan, 1, 2}, {kInf, kInf, kInf, nan}}) {
+      const Chosen chosen = Choose(any, logits);
+      EXPECT_NE(chosen.ids[0], chosen.ids[1]);
+    }
+  }
 }
 
 }  // namespace

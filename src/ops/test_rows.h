@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "ops/matmul.h"
@@ -68,33 +70,121 @@ void ForWorkers(int count, std::mt19937& rng, const Op& op) {
   for (const int thread : threads) op(Worker{thread, count});
 }
 
-inline float Element(const PackedMatrix& w, int64_t n, int64_t k) {
-  const int64_t place = k * kPanel + n % kPanel;
-  return w.type() == WeightType::kBf16 ? w.Panel<BFloat16>(n / kPanel)[place].ToFloat()
-                                       : w.Panel<float>(n / kPanel)[place];
+inline float ScaleOf(const PackedMatrix& w, int64_t n, int64_t k) {
+  return w.Scales(n / kPanel)[w.scale_blocks().BlockOf(k) * kPanel + n % kPanel];
 }
 
-inline PackedMatrix RandomMatrix(int64_t columns, int64_t depth, WeightType type,
-                                 std::mt19937& rng) {
-  PackedMatrix w(columns, depth, type);
+// FP8: the code's value without its scale.
+inline float Stored(const PackedMatrix& w, int64_t n, int64_t k) {
+  const int64_t place = k * kPanel + n % kPanel;
+  switch (w.type()) {
+    case WeightType::kBf16:
+      return w.Panel<BFloat16>(n / kPanel)[place].ToFloat();
+    case WeightType::kFp32:
+      return w.Panel<float>(n / kPanel)[place];
+    case WeightType::kFp8:
+      return w.Panel<Float8E4M3>(n / kPanel)[place].ToFloat();
+  }
+  return 0.0f;
+}
+
+inline float Element(const PackedMatrix& w, int64_t n, int64_t k) {
+  return w.type() == WeightType::kFp8 ? Stored(w, n, k) * ScaleOf(w, n, k) : Stored(w, n, k);
+}
+
+// A code that is not NaN.
+inline Float8E4M3 RandomCode(std::mt19937& rng) {
+  const uint8_t bits = static_cast<uint8_t>(rng());
+  return {(bits & 0x7f) == 0x7f ? uint8_t{0} : bits};
+}
+
+// Block sizes that fit nothing, the usual one, single elements, larger than any test's matrix; half
+// of them of a part that begins inside a block.
+inline ScaleBlocks RandomBlocks(std::mt19937& rng) {
+  constexpr std::pair<int, int> kSizes[] = {{24, 20}, {128, 128}, {1, 1}, {5, 3}, {1000, 1000}};
+  const auto [columns, depth] = kSizes[rng() % std::size(kSizes)];
+  ScaleBlocks blocks{columns, depth};
+  if (rng() % 2) {
+    blocks.first_column = rng() % 100;
+    blocks.first_depth = rng() % 100;
+  }
+  return blocks;
+}
+
+// The scale of a block of the whole matrix: any positive number, not only powers of two.
+inline float ScaleOfBlock(uint32_t seed, int64_t column_block, int64_t depth_block) {
+  std::mt19937 rng(seed ^ static_cast<uint32_t>(column_block * 7919 + depth_block));
+  return std::abs(RandomFloat(rng)) * 0.01f + 1e-6f;
+}
+
+// FP8 gets random blocks unless they are given.
+inline PackedMatrix RandomMatrix(int64_t columns, int64_t depth, WeightType type, std::mt19937& rng,
+                                 ScaleBlocks blocks = {}) {
+  const bool scaled = type == WeightType::kFp8;
+  if (scaled && blocks.depth == 0) blocks = RandomBlocks(rng);
+  PackedMatrix w(columns, depth, type, blocks);
+  const uint32_t seed = static_cast<uint32_t>(rng());
   for (int64_t n = 0; n < columns; ++n) {
     for (int64_t k = 0; k < depth; ++k) {
       const int64_t place = k * kPanel + n % kPanel;
       if (type == WeightType::kBf16) {
         w.Panel<BFloat16>(n / kPanel)[place] = BFloat16::FromFloat(RandomFloat(rng));
-      } else {
+      } else if (type == WeightType::kFp32) {
         w.Panel<float>(n / kPanel)[place] = RandomFloat(rng);
+      } else {
+        w.Panel<Float8E4M3>(n / kPanel)[place] = RandomCode(rng);
+        w.Scales(n / kPanel)[blocks.BlockOf(k) * kPanel + n % kPanel] =
+            ScaleOfBlock(seed, (blocks.first_column + n) / blocks.columns,
+                         (blocks.first_depth + k) / blocks.depth);
       }
     }
   }
   return w;
 }
 
-// One fused multiply-add after the other over k in [k_begin, k_end), from +0.
+// The part of a whole matrix that a rank holds.
+inline PackedMatrix PartOf(const PackedMatrix& w, Range columns, Range depth) {
+  ScaleBlocks blocks = w.scale_blocks();
+  blocks.first_column += columns.begin;
+  blocks.first_depth += depth.begin;
+  PackedMatrix part(columns.size(), depth.size(), w.type(),
+                    w.type() == WeightType::kFp8 ? blocks : ScaleBlocks{});
+  const int64_t size = static_cast<int64_t>(BytesOf(w.type()));
+  for (int64_t n = 0; n < columns.size(); ++n) {
+    const int64_t from = columns.begin + n;
+    for (int64_t k = 0; k < depth.size(); ++k) {
+      std::memcpy(part.Panel<std::byte>(0) + (n / kPanel * depth.size() + k) * kPanel * size +
+                      n % kPanel * size,
+                  w.Panel<std::byte>(0) +
+                      (from / kPanel * w.depth() + depth.begin + k) * kPanel * size +
+                      from % kPanel * size,
+                  size);
+      if (w.type() == WeightType::kFp8) {
+        part.Scales(n / kPanel)[blocks.BlockOf(k) * kPanel + n % kPanel] =
+            ScaleOf(w, from, depth.begin + k);
+      }
+    }
+  }
+  return part;
+}
+
+// One fused multiply-add after the other over k in [k_begin, k_end), from +0; for FP8 one such
+// chain per scale block.
 inline float Chain(const PackedMatrix& w, int64_t n, const float* x, int64_t k_begin,
                    int64_t k_end) {
-  float sum = 0.0f;
-  for (int64_t k = k_begin; k < k_end; ++k) sum = std::fma(x[k], Element(w, n, k), sum);
+  float sum = 0.0f, part = 0.0f;
+  for (int64_t k = k_begin; k < k_end; ++k) {
+    if (w.type() != WeightType::kFp8) {
+      sum = std::fma(x[k], Stored(w, n, k), sum);
+      continue;
+    }
+    part = std::fma(x[k], Stored(w, n, k) / 256, part);
+    const int64_t next = w.scale_blocks().first_depth + k + 1;
+    if (k + 1 == k_end || next % w.scale_blocks().depth == 0) {
+      sum = std::fma(part, 256 * ScaleOf(w, n, k), sum);
+      part = 0.0f;
+    }
+  }
   return sum;
 }
 

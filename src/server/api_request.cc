@@ -105,6 +105,14 @@ void ReadMaxTokens(const ServedModel& model, bool chat, JsonFields& fields,
   const int32_t by_default = chat ? left : std::min(left, kCompletionMaxTokens);
   generation->max_tokens =
       static_cast<int32_t>(std::min<int64_t>(left, max_tokens.value_or(by_default)));
+  const auto min_tokens = fields.Integer("min_tokens", 0, INT32_MAX).value_or(0);
+  if (max_tokens && min_tokens > *max_tokens) {
+    fields.Refuse("min_tokens",
+                  fmt::format("min_tokens {} is more than max_tokens {}", min_tokens, *max_tokens));
+  }
+  // Where the context ends first, it ends.
+  generation->min_tokens = static_cast<int32_t>(std::min<int64_t>(min_tokens, left));
+  generation->max_tokens = std::max(generation->max_tokens, generation->min_tokens);
 }
 
 }  // namespace

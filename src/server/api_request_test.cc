@@ -122,8 +122,8 @@ TEST_F(ApiRequestTest, RefusesWhatIsNotOfferedButNotItsNeutralValues) {
        {R"("n":2)", R"("best_of":3)", R"("stop":"end")", R"("stop":["a"])",
         R"("presence_penalty":0.5)", R"("frequency_penalty":-1)", R"("repetition_penalty":1.1)",
         R"("logit_bias":{"5":1})", R"("response_format":{"type":"json_object"})", R"("echo":true)",
-        R"("suffix":"x")", R"("min_tokens":3)", R"("guided_regex":"a*")",
-        R"("tool_choice":"required")", R"("prompt_logprobs":1)"}) {
+        R"("suffix":"x")", R"("guided_regex":"a*")", R"("tool_choice":"required")",
+        R"("prompt_logprobs":1)"}) {
     const ApiError error = Refusal(field);
     EXPECT_EQ(error.code, "unsupported_parameter") << field;
     EXPECT_EQ("\"" + error.param + "\"", std::string(field).substr(0, error.param.size() + 2));

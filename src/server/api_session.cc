@@ -15,7 +15,10 @@ ApiSession::ApiSession(const ApiRequest& request, const ServedModel& model,
 
 void ApiSession::OnEvent(const TokenEvent& event) {
   const FinishReason reason = event.finish_reason;
-  if (reason == FinishReason::kCancelled || reason == FinishReason::kError) return Fail(event);
+  if (reason == FinishReason::kCancelled || reason == FinishReason::kTimeout ||
+      reason == FinishReason::kError) {
+    return Fail(event);
+  }
   if (request_.stream) return Stream(event);
   transcript_.Append(event);
   if (reason == FinishReason::kNone) return;
@@ -40,10 +43,15 @@ void ApiSession::Stream(const TokenEvent& event) {
 }
 
 void ApiSession::Fail(const TokenEvent& event) {
-  const bool cancelled = event.finish_reason == FinishReason::kCancelled;
-  const ApiError error =
-      cancelled ? MakeApiError(503, "the request was cancelled") : MakeApiError(500, event.error);
-  if (!cancelled) LogError("request {} failed: {}", event.request_id, event.error);
+  ApiError error;
+  if (event.finish_reason == FinishReason::kCancelled) {
+    error = MakeApiError(503, "the request was cancelled");
+  } else if (event.finish_reason == FinishReason::kTimeout) {
+    error = MakeApiError(504, "the request ran out of time (--request-timeout)");
+  } else {
+    error = MakeApiError(500, event.error);
+    LogError("request {} failed: {}", event.request_id, event.error);
+  }
   if (!started_) return writer_->Send({error.status, ErrorJson(error)});
   WriteSse(ErrorJson(error));
   WriteSse("[DONE]");

@@ -24,7 +24,6 @@ constexpr Unsupported kUnsupported[] = {
     {"length_penalty", "1"},
     {"logit_bias", "null"},
     {"response_format", R"({"type":"text"})"},
-    {"min_tokens", "0"},
     {"echo", "false"},
     {"suffix", "null"},
     {"use_beam_search", "false"},

@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -63,21 +64,54 @@ struct Scratch {
   HeadState tile_state;
 };
 
-void DecodeLatent(LatentFormat format, const std::byte* slot, int64_t size, float* out) {
-  if (format == LatentFormat::kFp32) {
-    std::memcpy(out, slot, size * sizeof(float));
-    return;
+// One value of any trivial type at an address of any alignment.
+template <typename T>
+T ReadAt(const std::byte* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+void DecodeBf16(const std::byte* in, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; ++i) out[i] = ReadAt<BFloat16>(in + 2 * i).ToFloat();
+}
+
+// Codes times their block's scale. 256 is not multiplied into the scale: 256 times the largest one
+// is no float.
+void DecodeFp8(const std::byte* slot, int64_t kv_lora_rank, float* out) {
+  const Float8E4M3* codes = reinterpret_cast<const Float8E4M3*>(slot);
+  const std::byte* scales = slot + kv_lora_rank;
+  const Vec16 divisor = Vec16::Broadcast(kCodeDivisor);
+  for (int64_t begin = 0; begin < kv_lora_rank; begin += kLatentScaleBlock) {
+    const int64_t end = std::min<int64_t>(begin + kLatentScaleBlock, kv_lora_rank);
+    const float scale = ReadAt<float>(scales + begin / kLatentScaleBlock * sizeof(float));
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      (Vec16::Load(codes + i) * divisor * Vec16::Broadcast(scale)).Store(out + i);
+    }
+    for (; i < end; ++i) out[i] = codes[i].ToFloat() * scale;
   }
-  const BFloat16* values = reinterpret_cast<const BFloat16*>(slot);
-  for (int64_t i = 0; i < size; ++i) out[i] = values[i].ToFloat();
+}
+
+void DecodeLatent(const AttentionShape& shape, const std::byte* slot, float* out) {
+  const int64_t latent = shape.kv_lora_rank, rope = shape.rope_dim;
+  switch (shape.format) {
+    case LatentFormat::kFp32:
+      std::memcpy(out, slot, (latent + rope) * sizeof(float));
+      return;
+    case LatentFormat::kBf16:
+      return DecodeBf16(slot, latent + rope, out);
+    case LatentFormat::kFp8:
+      DecodeFp8(slot, latent, out);
+      return DecodeBf16(slot + SlotBytes(shape.format, latent, 0), rope, out + latent);
+  }
 }
 
 void LoadTile(const AttentionShape& shape, const LatentCache& cache, const int32_t* table,
               Range keys, int64_t tile_begin, KeyTile& tile) {
-  const int64_t dim = shape.kv_lora_rank + shape.rope_dim;
   for (int64_t slot = keys.begin; slot < keys.end; ++slot) {
     float* key = tile.by_key.data() + (slot - tile_begin) * tile.padded;
-    DecodeLatent(shape.format, cache.Slot(table, slot), dim, key);
+    DecodeLatent(shape, cache.Slot(table, slot), key);
   }
   // Sixteen dimensions at a time: the sixteen lines being written stay in the L1 cache.
   for (int64_t d = 0; d < tile.padded; d += kLanes) {
@@ -211,6 +245,38 @@ void Attend(const AttentionShape& shape, const LatentCache& cache, int32_t first
   }
 }
 
+void EncodeBf16(const float* values, int64_t size, std::byte* out) {
+  for (int64_t i = 0; i < size; ++i) {
+    const BFloat16 rounded = BFloat16::FromFloat(values[i]);
+    std::memcpy(out + i * sizeof rounded, &rounded, sizeof rounded);
+  }
+}
+
+// 2^ceil(log2(max(largest magnitude / 448, 1e-4))); NaN if a value is NaN.
+float LatentScale(std::span<const float> values) {
+  float largest = 0.0f;
+  for (const float value : values) {
+    if (std::isnan(value)) return std::numeric_limits<float>::quiet_NaN();
+    largest = std::max(largest, std::abs(value));
+  }
+  largest = std::min(largest, std::numeric_limits<float>::max());
+  const uint32_t bits = std::bit_cast<uint32_t>(std::max(largest / 448.0f, 1e-4f));
+  // Up to the next exponent unless all bits of the mantissa are 0; at most 2^120.
+  return std::bit_cast<float>((bits + 0x007fffffu) & 0xff800000u);
+}
+
+void EncodeFp8(const float* values, int64_t kv_lora_rank, std::byte* out) {
+  std::byte* scales = out + kv_lora_rank;
+  for (int64_t begin = 0; begin < kv_lora_rank; begin += kLatentScaleBlock) {
+    const int64_t size = std::min<int64_t>(kLatentScaleBlock, kv_lora_rank - begin);
+    const float scale = LatentScale({values + begin, static_cast<size_t>(size)});
+    std::memcpy(scales + begin / kLatentScaleBlock * sizeof scale, &scale, sizeof scale);
+    for (int64_t i = begin; i < begin + size; ++i) {
+      out[i] = std::byte{Float8E4M3::FromFloat(values[i] / scale).bits};
+    }
+  }
+}
+
 bool HasKeys(const AttentionRow& row, int32_t first_key) {
   return row.active && row.position >= first_key;
 }
@@ -252,15 +318,15 @@ void RopeTable::Rotate(int64_t position, float* x) const {
 
 void EncodeLatent(LatentFormat format, const float* values, int64_t kv_lora_rank, int64_t rope_dim,
                   std::byte* out) {
-  CHECK(format != LatentFormat::kFp8);
-  const int64_t size = kv_lora_rank + rope_dim;
-  if (format == LatentFormat::kFp32) {
-    std::memcpy(out, values, size * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < size; ++i) {
-    const BFloat16 rounded = BFloat16::FromFloat(values[i]);
-    std::memcpy(out + i * sizeof rounded, &rounded, sizeof rounded);
+  switch (format) {
+    case LatentFormat::kFp32:
+      std::memcpy(out, values, (kv_lora_rank + rope_dim) * sizeof(float));
+      return;
+    case LatentFormat::kBf16:
+      return EncodeBf16(values, kv_lora_rank + rope_dim, out);
+    case LatentFormat::kFp8:
+      EncodeFp8(values, kv_lora_rank, out);
+      return EncodeBf16(values + kv_lora_rank, rope_dim, out + SlotBytes(format, kv_lora_rank, 0));
   }
 }
 

@@ -2,6 +2,8 @@
 // sources in ops/cpu.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/cpu/simd.h"
 #include "ops/matmul.h"
 
@@ -44,14 +46,35 @@ inline void PanelChain(int rows, const W* panel, int64_t k_begin, int64_t k_end,
   }
 }
 
-// Dispatches on the weight type and the rows: sum[i] += x[i] . panel over [k_begin, k_end).
+// The same for FP8, by the definition in matmul.h.
+inline void ScaledPanelChain(const PackedMatrix& w, int64_t panel, int rows, int64_t k_begin,
+                             int64_t k_end, const float* const* x, Vec16* sum) {
+  const ScaleBlocks& blocks = w.scale_blocks();
+  const Float8E4M3* codes = w.Panel<Float8E4M3>(panel);
+  for (int64_t k = k_begin; k < k_end;) {
+    const int64_t block = blocks.BlockOf(k);
+    const int64_t end = std::min(blocks.Begin(block + 1), k_end);
+    Vec16 part[kTileRows];
+    for (int i = 0; i < rows; ++i) part[i] = Vec16::Zero();
+    PanelChain(rows, codes, k, end, x, part);
+    const Vec16 scale =
+        Vec16::Load(w.Scales(panel) + block * kPanel) * Vec16::Broadcast(kCodeDivisor);
+    for (int i = 0; i < rows; ++i) sum[i] = Fma(part[i], scale, sum[i]);
+    k = end;
+  }
+}
+
+// Dispatches on the weight type and the rows: sum[i], +0 at first, becomes the chain over [k_begin,
+// k_end) of x[i] . panel.
 inline void PanelChain(const PackedMatrix& w, int64_t panel, int rows, int64_t k_begin,
                        int64_t k_end, const float* const* x, Vec16* sum) {
-  CHECK(w.type() != WeightType::kFp8);
-  if (w.type() == WeightType::kBf16) {
-    PanelChain(rows, w.Panel<BFloat16>(panel), k_begin, k_end, x, sum);
-  } else {
-    PanelChain(rows, w.Panel<float>(panel), k_begin, k_end, x, sum);
+  switch (w.type()) {
+    case WeightType::kBf16:
+      return PanelChain(rows, w.Panel<BFloat16>(panel), k_begin, k_end, x, sum);
+    case WeightType::kFp32:
+      return PanelChain(rows, w.Panel<float>(panel), k_begin, k_end, x, sum);
+    case WeightType::kFp8:
+      return ScaledPanelChain(w, panel, rows, k_begin, k_end, x, sum);
   }
 }
 

@@ -49,22 +49,42 @@ Vec16 TreeOfPieces(std::span<const float* const> pieces, int64_t at, int64_t n) 
   return parts[0];
 }
 
-// The groups whose two best biased scores sum highest; ties keep the lower group.
-std::vector<bool> KeptGroups(const RouterChoice& choice, const std::vector<float>& biased) {
-  const int size = choice.num_experts / choice.num_groups;
-  std::vector<float> score(choice.num_groups);
-  for (int g = 0; g < choice.num_groups; ++g) {
-    float best = -std::numeric_limits<float>::infinity();
-    float second = best;
-    for (int e = g * size; e < (g + 1) * size; ++e) {
-      if (biased[e] > best) {
-        second = best;
-        best = biased[e];
-      } else if (biased[e] > second) {
-        second = biased[e];
-      }
+std::vector<float> Scores(RouterScoring scoring, std::span<const float> logits) {
+  std::vector<float> scores(logits.begin(), logits.end());
+  if (scoring == RouterScoring::kSigmoid) {
+    for (float& x : scores) x = 1.0f / (1.0f + Exp(-x));
+    return scores;
+  }
+  const float maximum = *std::max_element(scores.begin(), scores.end());
+  float sum = 0.0f;
+  for (float& x : scores) {
+    x = Exp(x - maximum);
+    sum += x;
+  }
+  for (float& x : scores) x /= sum;
+  return scores;
+}
+
+float ScoreOfGroup(GroupScore kind, std::span<const float> biased) {
+  float best = -std::numeric_limits<float>::infinity();
+  float second = best;
+  for (const float x : biased) {
+    if (x > best) {
+      second = best;
+      best = x;
+    } else if (x > second) {
+      second = x;
     }
-    score[g] = size > 1 ? best + second : best;
+  }
+  return kind == GroupScore::kTwoBest && biased.size() > 1 ? best + second : best;
+}
+
+// The groups that are worth most; ties keep the lower group.
+std::vector<bool> KeptGroups(const RouterChoice& choice, std::span<const float> biased) {
+  const int size = choice.num_experts / choice.num_groups;
+  std::vector<float> score;
+  for (int g = 0; g < choice.num_groups; ++g) {
+    score.push_back(ScoreOfGroup(choice.group_score, biased.subspan(g * size, size)));
   }
   std::vector<bool> kept(choice.num_groups, false);
   for (int n = 0; n < choice.top_groups; ++n) {
@@ -113,10 +133,10 @@ void AddPieces(std::span<const float* const> pieces, int64_t stride, int64_t siz
 
 void ChooseExperts(const RouterChoice& choice, const float* logits, int32_t* ids, float* weights) {
   const int n = choice.num_experts;
-  std::vector<float> sigmoid(n), biased(n);
-  for (int e = 0; e < n; ++e) {
-    sigmoid[e] = 1.0f / (1.0f + Exp(-logits[e]));
-    biased[e] = sigmoid[e] + (choice.bias != nullptr ? choice.bias[e] : 0.0f);
+  const std::vector<float> scores = Scores(choice.scoring, {logits, static_cast<size_t>(n)});
+  std::vector<float> biased = scores;
+  if (choice.bias != nullptr) {
+    for (int e = 0; e < n; ++e) biased[e] += choice.bias[e];
   }
   std::vector<bool> kept(1, true);
   if (choice.num_groups > 1) kept = KeptGroups(choice, biased);
@@ -132,12 +152,12 @@ void ChooseExperts(const RouterChoice& choice, const float* logits, int32_t* ids
     CHECK(best >= 0);
     taken[best] = true;
     ids[i] = best;
-    weights[i] = sigmoid[best];
-    sum += sigmoid[best];
+    weights[i] = scores[best];
+    sum += scores[best];
   }
   for (int i = 0; i < choice.top_k; ++i) {
     if (choice.normalize) weights[i] /= sum + 1e-20f;
-    weights[i] *= choice.scale;
+    if (!choice.normalize || choice.scale_after_normalize) weights[i] *= choice.scale;
   }
 }
 

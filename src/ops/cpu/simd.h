@@ -23,6 +23,16 @@ struct Vec16 {
     return Load(lanes);
   }
   static Vec16 Load(const BFloat16* p) { return {Widen(p), Widen(p + 8)}; }
+  // The codes' values / 256; NaN codes become +-480 / 256. As signed 16 bits and 7 bits further up,
+  // sign, exponent and mantissa lie as in fp16, which also has subnormals, but for the second copy
+  // of the sign in bit 14. fp16 has an exponent bias of 15, e4m3 of 7.
+  static Vec16 Load(const Float8E4M3* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i halves = _mm256_andnot_si256(_mm256_set1_epi16(0x4000),
+                                               _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
   void Store(float* p) const {
     _mm256_storeu_ps(p, lo);
     _mm256_storeu_ps(p + 8, hi);
@@ -41,6 +51,9 @@ struct Vec16 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   }
 };
+
+// What Vec16::Load divides codes by.
+inline constexpr float kCodeDivisor = 256.0f;
 
 // a * b + c, rounded once per lane.
 inline Vec16 Fma(const Vec16& a, const Vec16& b, const Vec16& c) {
