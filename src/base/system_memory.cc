@@ -35,6 +35,14 @@ int64_t MachineMemory() {
   return std::min(physical, limit);
 }
 
+void TouchPages(std::byte* data, size_t bytes) {
+  constexpr size_t kPage = 4096;  // the smallest; touching a huge page more than once does no harm
+  for (size_t i = 0; i < bytes; i += kPage) {
+    volatile std::byte* page = data + i;
+    *page = *page;
+  }
+}
+
 int64_t ResidentMemory() {
   std::ifstream file("/proc/self/statm");
   int64_t total = 0, resident = 0;

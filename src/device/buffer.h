@@ -8,20 +8,12 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/system_memory.h"
 
 namespace tandem {
 
 // A cache line, and the width of the widest vector registers.
 inline constexpr size_t kAlignment = 64;
-
-// Writes one byte of each page, as it is. REQUIRES: nobody else uses the memory.
-inline void TouchPages(std::byte* data, size_t bytes) {
-  constexpr size_t kPage = 4096;  // the smallest; touching a huge page more than once does no harm
-  for (size_t i = 0; i < bytes; i += kPage) {
-    volatile std::byte* page = data + i;
-    *page = *page;
-  }
-}
 
 template <typename T>
 class Buffer {
