@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cli/generate_input.h"
+#include "cli/progress_bar.h"
 
 namespace tandem {
 namespace {
@@ -188,6 +189,15 @@ TEST(CommandLineTest, SamplingFlagsBecomeFields) {
             nlohmann::json::parse(R"({"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"seed":7,
                 "max_tokens":9,"ignore_eos":true,"stop_token_ids":[4,5],"logprobs":2})"));
   EXPECT_EQ(Good("generate --prompt hi --stop-token-ids 4,5 M").engine.model_folder, "M");
+}
+
+TEST(ProgressLineTest, IsAsWideAtEveryFraction) {
+  EXPECT_EQ(ProgressLine(0, 0), "loading [" + std::string(40, '.') + "]   0 %");
+  EXPECT_EQ(ProgressLine(0.5, 3.0),
+            "loading [" + std::string(20, '#') + std::string(20, '.') + "]  50 %, 3 s left");
+  EXPECT_EQ(ProgressLine(0.999, 99.9).substr(0, 58),
+            "loading [" + std::string(39, '#') + ".]  99 %, ");
+  EXPECT_EQ(ProgressLine(1.7, 9), "loading [" + std::string(40, '#') + "] 100 %");
 }
 
 class GenerateInputTest : public testing::Test {
