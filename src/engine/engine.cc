@@ -136,9 +136,12 @@ Result<std::unique_ptr<Engine>> EngineImpl::Make(const std::string& folder, Engi
   ASSIGN_OR_RETURN(const Layout layout, Layout::Make(options.tp_size, options.dp_size));
   RETURN_IF_ERROR(ResolveOptions(config, options));
   std::unique_ptr<EngineImpl> engine(new EngineImpl(options, layout));
-  ASSIGN_OR_RETURN(engine->weights_,
-                   ModelWeights::Load(folder, config, layout, options.num_draft_tokens > 0,
-                                      options.context_length, progress));
+  LoadOptions load;
+  load.mtp = options.num_draft_tokens > 0 ? MtpUse::kRequire : MtpUse::kLeaveOut;
+  load.positions = options.context_length;
+  load.num_threads = options.num_threads;
+  load.progress = progress;
+  ASSIGN_OR_RETURN(engine->weights_, ModelWeights::Load(folder, config, layout, load));
   engine->outstanding_tokens_.resize(layout.dp_size());
   RETURN_IF_ERROR(engine->SizeCache());
   engine->StartRanks();

@@ -94,7 +94,8 @@ std::vector<Status> RunLoops(World& world, std::vector<TokenEvent>& last) {
   const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/models/v3-odd-mtp";
   const ModelConfig config = *LoadModelConfig(folder);
   const Layout layout = *Layout::Make(kRanks, kReplicas);
-  const auto weights = *ModelWeights::Load(folder, config, layout, true, 100, nullptr);
+  const auto weights =
+      *ModelWeights::Load(folder, config, layout, {.mtp = MtpUse::kRequire, .positions = 100});
   EngineShared shared;
   std::vector<ReplicaMailbox> mailboxes(kReplicas);
   last.resize(kReplicas);

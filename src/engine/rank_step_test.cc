@@ -24,7 +24,8 @@ const ModelWeights& Weights() {
   static const std::unique_ptr<ModelWeights> weights = [] {
     const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/models/v3-odd-mtp";
     const ModelConfig config = *LoadModelConfig(folder);
-    return std::move(*ModelWeights::Load(folder, config, *Layout::Make(1, 1), true, 512, nullptr));
+    return std::move(*ModelWeights::Load(folder, config, *Layout::Make(1, 1),
+                                         {.mtp = MtpUse::kRequire, .positions = 512}));
   }();
   return *weights;
 }

@@ -51,10 +51,10 @@ Program::Trace RankModel::TraceMlp(const RowBatch& batch, const MlpShard& shard)
       RowIdentity id;
       std::memcpy(&id, IdentityOf(row), sizeof id);
       if (id.position < 0) continue;
-      for (int64_t column = 0; column < shard.gate.columns(); column += kMlpUnit) {
-        const int64_t size = std::min(kMlpUnit, shard.gate.columns() - column);
+      for (int64_t column = 0; column < shard.gate.columns(); column += shard.unit) {
+        const int64_t size = std::min(shard.unit, shard.gate.columns() - column);
         tracer.Row(op, id.request_id, id.position,
-                   static_cast<int>(shard.first_unit + column / kMlpUnit),
+                   static_cast<int>(shard.first_unit + column / shard.unit),
                    mlp_activations_.row(row) + column, size * sizeof(float));
       }
     }

@@ -108,9 +108,16 @@ int64_t RankModel::WorkspaceBytes(const ModelConfig& config, const Layout& layou
   const int64_t replica_row =
       heads * (config.qk_head_dim() + 2 * config.kv_lora_rank + config.v_head_dim) +
       std::max(config.q_lora_rank, hidden) + latent + hidden;
-  const int64_t all_row = CeilDiv(CeilDiv(width, kMlpUnit), layout.tp_size()) * kMlpUnit +
-                          config.num_experts_per_tok * config.moe_intermediate_size + 3 * hidden +
-                          2 * config.num_experts_per_tok +
+  // FP8 down-projections go in units of their scale blocks; which are FP8, only their tensors say.
+  const auto own_width = [&](int64_t unit) {
+    return CeilDiv(CeilDiv(width, unit), layout.tp_size()) * unit;
+  };
+  const int64_t widest =
+      config.quantization.present
+          ? std::max(own_width(kMlpUnit), own_width(config.quantization.block_columns))
+          : own_width(kMlpUnit);
+  const int64_t all_row = widest + config.num_experts_per_tok * config.moe_intermediate_size +
+                          3 * hidden + 2 * config.num_experts_per_tok +
                           static_cast<int64_t>(sizeof(RowIdentity) / sizeof(float));
   const int64_t head_row = hidden + CeilDiv(config.vocab_size, layout.tp_size());
   return (own * own_row + replica * replica_row + all * all_row + head_rows * head_row) *

@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -49,41 +49,19 @@ const DTypeEntry& Entry(DType dtype) {
   return kDTypes[0];
 }
 
-// The header as JSON. Names that appear twice in one object are an error, which json::parse alone
-// would hide.
-Result<json> ParseHeader(const std::string& path, const char* begin, size_t size) {
-  std::set<std::string> names;
-  std::string duplicate;
-  const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::key && depth == 1 &&
-        !names.insert(parsed.get_ref<const std::string&>()).second && duplicate.empty()) {
-      duplicate = parsed.get_ref<const std::string&>();
-    }
-    return true;
-  };
-  json header;
-  try {
-    header = json::parse(begin, begin + size, callback);
-  } catch (const json::exception& e) {
-    return InvalidArgument(path + ": the header is not valid JSON: " + Quoted(e.what()));
-  }
-  if (!header.is_object()) return InvalidArgument(path + ": the header is not a JSON object");
-  if (!duplicate.empty()) {
-    return InvalidArgument(path + ": tensor " + Quoted(duplicate) + " appears twice");
-  }
-  return header;
-}
+// No list of an entry is longer than a shape may be.
+constexpr int kMaxListLength = 64;
 
-// Fills dtype and shape of `view`, and the bytes that they ask for. Empty if all is well, else what
-// is wrong.
-std::string ParseTypeAndShape(const json& entry, TensorView& view) {
+// Fills dtype and shape of `tensor`, and the bytes that they ask for. Empty if all is well, else
+// what is wrong.
+std::string ParseTypeAndShape(const json& entry, TensorInfo& tensor) {
   const auto dtype = entry.find("dtype");
   if (dtype == entry.end() || !dtype->is_string()) return "dtype is not a string";
   const std::string& dtype_name = dtype->get_ref<const std::string&>();
   const auto known = std::find_if(std::begin(kDTypes), std::end(kDTypes),
                                   [&](const DTypeEntry& e) { return dtype_name == e.name; });
   if (known == std::end(kDTypes)) return "unknown dtype " + Quoted(dtype_name);
-  view.dtype = known->dtype;
+  tensor.dtype = known->dtype;
 
   const auto shape = entry.find("shape");
   if (shape == entry.end() || !shape->is_array()) return "shape is not a list";
@@ -93,18 +71,18 @@ std::string ParseTypeAndShape(const json& entry, TensorView& view) {
     if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX) {
       return "shape has a size that is not a whole number";
     }
-    view.shape.push_back(size.get<int64_t>());
-    if (__builtin_mul_overflow(bytes, view.shape.back(), &bytes)) return "shape overflows";
+    tensor.shape.push_back(size.get<int64_t>());
+    if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes)) return "shape overflows";
   }
-  view.bytes = static_cast<size_t>(bytes);
+  tensor.bytes = static_cast<size_t>(bytes);
   return "";
 }
 
-// Fills `view` from its header entry. Empty if all is well, else what is wrong.
-std::string ParseTensor(const json& entry, const std::byte* data, size_t data_bytes,
-                        TensorView& view) {
+// Fills `tensor` from its header entry, its offset counted from the data's first byte. Empty if all
+// is well, else what is wrong.
+std::string ParseTensor(const json& entry, uint64_t data_bytes, TensorInfo& tensor) {
   if (!entry.is_object()) return "its entry is not an object";
-  if (std::string wrong = ParseTypeAndShape(entry, view); !wrong.empty()) return wrong;
+  if (std::string wrong = ParseTypeAndShape(entry, tensor); !wrong.empty()) return wrong;
   const auto offsets = entry.find("data_offsets");
   if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
       !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
@@ -116,62 +94,111 @@ std::string ParseTensor(const json& entry, const std::byte* data, size_t data_by
     return "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) +
            "] are not inside the " + std::to_string(data_bytes) + " bytes of data";
   }
-  if (end - begin != view.bytes) {
-    return std::to_string(end - begin) + " bytes of data where " + DTypeName(view.dtype) + " " +
-           ShapeName(view.shape) + " needs " + std::to_string(view.bytes);
+  if (end - begin != tensor.bytes) {
+    return std::to_string(end - begin) + " bytes of data where " + DTypeName(tensor.dtype) + " " +
+           ShapeName(tensor.shape) + " needs " + std::to_string(tensor.bytes);
   }
-  view.data = data + begin;
+  tensor.offset = begin;
   return "";
 }
 
-// The tensors must tile the data: an overlap or a hole means a header that belongs to other data.
-Status CheckTiling(const std::string& path, const std::map<std::string, TensorView>& tensors,
-                   const std::byte* data, size_t data_bytes) {
-  std::vector<const TensorView*> order;
-  for (const auto& [name, view] : tensors) order.push_back(&view);
-  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
-    return std::pair(a->data, a->bytes) < std::pair(b->data, b->bytes);
-  });
-  const std::byte* next = data;
-  for (const TensorView* view : order) {
-    if (view->data != next) {
-      return InvalidArgument(
-          path + ": tensor " + Quoted(view->name) +
-          (view->data < next ? " overlaps the one before it" : " leaves a hole before it"));
+// Takes the header's entries one by one as the parser finishes them, and stops it at the first
+// wrong one: the document as a whole never exists in memory, where it would take many times its
+// own size.
+class HeaderReader {
+ public:
+  struct Stop {};
+
+  HeaderReader(uint64_t data_bytes, std::vector<TensorInfo>& tensors)
+      : data_bytes_(data_bytes), tensors_(tensors) {}
+
+  // What is wrong after a Stop.
+  const std::string& error() const { return error_; }
+
+  // For json::parse. Depth 0 is the document, 1 its entries, 2 their fields, 3 list elements. What
+  // is false is not kept.
+  bool operator()(int depth, json::parse_event_t event, json& parsed) {
+    using Event = json::parse_event_t;
+    const bool whole = event == Event::object_end || event == Event::array_end;
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (depth == 0) {
+      if (event == Event::array_start || event == Event::value) {
+        Fail("the header is not a JSON object");
+      }
+      return true;
     }
-    next += view->bytes;
+    if (depth == 1 && event == Event::key) {
+      name_ = parsed.get<std::string>();
+      skipping_ = name_ == "__metadata__";
+      return !skipping_;
+    }
+    if (skipping_) return false;
+    if (depth == 1 && (event == Event::array_start || event == Event::value)) {
+      Fail("tensor " + Quoted(name_) + ": its entry is not an object");
+    }
+    if (depth == 1 && event == Event::object_end) {
+      AddTensor(parsed);
+      return false;
+    }
+    if (begins) values_ = 0;
+    if (!whole && depth > 1 && ++values_ > kMaxListLength) {
+      Fail("tensor " + Quoted(name_) + ": too many dimensions");
+    }
+    return true;
   }
-  if (next != data + data_bytes) {
-    return InvalidArgument(path + ": " + std::to_string(data + data_bytes - next) +
-                           " bytes after the last tensor");
+
+ private:
+  [[noreturn]] void Fail(std::string error) {
+    error_ = std::move(error);
+    throw Stop();
   }
-  return Status();
-}
 
-void Unmap(const std::byte* mapping, size_t bytes) {
-  if (mapping) munmap(const_cast<std::byte*>(mapping), bytes);
-}
+  void AddTensor(const json& entry) {
+    TensorInfo tensor;
+    if (std::string wrong = ParseTensor(entry, data_bytes_, tensor); !wrong.empty()) {
+      Fail("tensor " + Quoted(name_) + ": " + wrong);
+    }
+    if (!names_.insert(name_).second) Fail("tensor " + Quoted(name_) + " appears twice");
+    tensor.name = name_;
+    tensors_.push_back(std::move(tensor));
+  }
 
-struct Mapping {
-  const std::byte* data;
-  size_t bytes;
+  const uint64_t data_bytes_;
+  std::vector<TensorInfo>& tensors_;
+  std::set<std::string> names_;
+  std::string name_, error_;
+  bool skipping_ = false;
+  int values_ = 0;  // since the last list or object began
 };
 
-Result<Mapping> MapFile(const std::string& path) {
-  // O_NONBLOCK: opening a pipe by mistake must not wait for a writer.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return NotFound(path + ": " + std::strerror(errno));
-  struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < 8) {
-    close(fd);
-    return InvalidArgument(path + ": not a safetensors file, shorter than its 8-byte length");
+// The tensors must tile the data: an overlap or a hole means a header that belongs to other data.
+// Empty if they do.
+std::string CheckTiling(const std::vector<TensorInfo>& tensors, uint64_t data_bytes) {
+  uint64_t next = 0;
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.offset != next) {
+      return "tensor " + Quoted(tensor.name) +
+             (tensor.offset < next ? " overlaps the one before it" : " leaves a hole before it");
+    }
+    next += tensor.bytes;
   }
-  const size_t bytes = static_cast<size_t>(info.st_size);
-  void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  close(fd);
-  if (mapping == MAP_FAILED) return InvalidArgument(path + ": " + std::strerror(error));
-  return Mapping{static_cast<const std::byte*>(mapping), bytes};
+  return next == data_bytes ? ""
+                            : std::to_string(data_bytes - next) + " bytes after the last tensor";
+}
+
+// Reads exactly `bytes` bytes from `offset`. Empty if it could, else why not.
+std::string ReadAt(int fd, uint64_t offset, size_t bytes, void* out) {
+  char* next = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd, next, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::strerror(errno);
+    if (got == 0) return "the file has shrunk";
+    next += got;
+    offset += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+  return "";
 }
 
 }  // namespace
@@ -189,78 +216,79 @@ std::string ShapeName(const std::vector<int64_t>& shape) {
   return name + "]";
 }
 
-void ReadFloats(const TensorView& tensor, int64_t begin, std::span<float> out) {
-  CHECK(tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16);
-  CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tensor.elements());
-  if (out.empty()) return;
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(out.data(), tensor.data + begin * sizeof(float), out.size_bytes());
-    return;
+Result<std::vector<TensorInfo>> ParseSafetensorsHeader(const std::string& path,
+                                                       std::string_view header,
+                                                       uint64_t data_offset, uint64_t data_bytes) {
+  std::vector<TensorInfo> tensors;
+  HeaderReader reader(data_bytes, tensors);
+  try {
+    // A reference: the parser copies its callback.
+    const json rest = json::parse(header.begin(), header.end(), std::ref(reader));
+  } catch (const HeaderReader::Stop&) {
+    return InvalidArgument(path + ": " + reader.error());
+  } catch (const json::exception& e) {
+    return InvalidArgument(path + ": the header is not valid JSON: " + Quoted(e.what()));
   }
-  const std::byte* source = tensor.data + begin * sizeof(BFloat16);
-  for (size_t i = 0; i < out.size(); ++i) {
-    BFloat16 value;
-    std::memcpy(&value, source + i * sizeof value, sizeof value);
-    out[i] = value.ToFloat();
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+  });
+  if (std::string wrong = CheckTiling(tensors, data_bytes); !wrong.empty()) {
+    return InvalidArgument(path + ": " + wrong);
   }
-}
-
-void ReadBFloat16(const TensorView& tensor, int64_t begin, std::span<BFloat16> out) {
-  CHECK(tensor.dtype == DType::kBF16);
-  CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tensor.elements());
-  if (out.empty()) return;
-  std::memcpy(out.data(), tensor.data + begin * sizeof(BFloat16), out.size_bytes());
+  for (TensorInfo& tensor : tensors) tensor.offset += data_offset;
+  return tensors;
 }
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(const Mapping mapping, MapFile(path));
   SafetensorsFile file;
   file.path_ = path;
-  file.mapping_ = mapping.data;
-  file.mapping_bytes_ = mapping.bytes;
-
+  // O_NONBLOCK: opening a pipe by mistake must not wait for a writer.
+  file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) return NotFound(path + ": " + std::strerror(errno));
+  struct stat info;
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, mapping.data, sizeof header_bytes);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping.bytes - sizeof header_bytes) {
+  if (fstat(file.fd_, &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_size < static_cast<off_t>(sizeof header_bytes)) {
+    return InvalidArgument(path + ": not a safetensors file, shorter than its 8-byte length");
+  }
+  const uint64_t file_bytes = static_cast<uint64_t>(info.st_size);
+  std::string wrong = ReadAt(file.fd_, 0, sizeof header_bytes, &header_bytes);
+  if (!wrong.empty()) return InvalidArgument(path + ": " + wrong);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - sizeof header_bytes) {
     return InvalidArgument(path + ": its header claims " + std::to_string(header_bytes) +
-                           " bytes; the file has " + std::to_string(mapping.bytes));
+                           " bytes; the file has " + std::to_string(file_bytes));
   }
-  const std::byte* data = mapping.data + sizeof header_bytes + header_bytes;
-  const size_t data_bytes = mapping.bytes - sizeof header_bytes - header_bytes;
-  ASSIGN_OR_RETURN(
-      const json header,
-      ParseHeader(path, reinterpret_cast<const char*>(mapping.data) + 8, header_bytes));
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    TensorView view;
-    view.name = name;
-    if (std::string wrong = ParseTensor(entry, data, data_bytes, view); !wrong.empty()) {
-      return InvalidArgument(path + ": tensor " + Quoted(name) + ": " + wrong);
-    }
-    file.tensors_.emplace(name, std::move(view));
-  }
-  RETURN_IF_ERROR(CheckTiling(path, file.tensors_, data, data_bytes));
+  std::string header(header_bytes, '\0');
+  wrong = ReadAt(file.fd_, sizeof header_bytes, header_bytes, header.data());
+  if (!wrong.empty()) return InvalidArgument(path + ": " + wrong);
+  const uint64_t data_offset = sizeof header_bytes + header_bytes;
+  ASSIGN_OR_RETURN(file.tensors_,
+                   ParseSafetensorsHeader(path, header, data_offset, file_bytes - data_offset));
   return file;
+}
+
+Status SafetensorsFile::Read(const TensorInfo& tensor, size_t begin,
+                             std::span<std::byte> out) const {
+  CHECK(begin <= tensor.bytes && out.size() <= tensor.bytes - begin);
+  const std::string wrong = ReadAt(fd_, tensor.offset + begin, out.size(), out.data());
+  if (wrong.empty()) return Status();
+  return InvalidArgument(path_ + ": tensor " + Quoted(tensor.name) + ": " + wrong);
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
     : path_(std::move(other.path_)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      mapping_bytes_(std::exchange(other.mapping_bytes_, 0)),
+      fd_(std::exchange(other.fd_, -1)),
       tensors_(std::move(other.tensors_)) {}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  if (this == &other) return *this;
-  Unmap(mapping_, mapping_bytes_);
-  path_ = std::move(other.path_);
-  mapping_ = std::exchange(other.mapping_, nullptr);
-  mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
-  tensors_ = std::move(other.tensors_);
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(tensors_, other.tensors_);
   return *this;
 }
 
 SafetensorsFile::~SafetensorsFile() {
-  Unmap(mapping_, mapping_bytes_);
+  if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace tandem

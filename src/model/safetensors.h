@@ -1,15 +1,16 @@
-// One .safetensors file, mapped read-only and checked whole before any tensor is handed out. Knows
+// One .safetensors file: its header checked whole before any tensor is handed out, its data read on
+// demand. Nothing is mapped, so that a file that shrinks or fails is an error and no signal. Knows
 // no model.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "base/numeric.h"
 #include "base/status.h"
 
 namespace tandem {
@@ -37,35 +38,33 @@ enum class DType {
 size_t DTypeSize(DType dtype);       // bytes of one element
 const char* DTypeName(DType dtype);  // as written in the file, "BF16"
 
-// One tensor inside a mapped file, row-major; valid as long as its file. `data` may be misaligned
-// for the dtype: read it with the functions below or memcpy.
-struct TensorView {
+// One row-major tensor and where its bytes lie.
+struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  const std::byte* data = nullptr;
   size_t bytes = 0;
+  int file = 0;         // number of the file in its source
+  uint64_t offset = 0;  // of the first byte in the file
 
   int64_t elements() const { return static_cast<int64_t>(bytes / DTypeSize(dtype)); }
 };
 
 std::string ShapeName(const std::vector<int64_t>& shape);  // "[3, 4]"
 
-// Elements [begin, begin + out.size()) in row-major order, as floats (exact). REQUIRES: dtype BF16
-// or F32, the range lies inside the tensor. Row r of a matrix begins at r * shape[1].
-void ReadFloats(const TensorView& tensor, int64_t begin, std::span<float> out);
+// The tensors of a header, in order of their data. `path` is for messages; the data are
+// `data_bytes` bytes from `data_offset` in the file. Errors: kInvalidArgument naming file, tensor
+// and what is wrong. Afterwards every tensor's bytes equal product(shape) * DTypeSize(dtype), and
+// the tensors tile the data without overlap, hole or rest. Memory stays within a few times what
+// the tensors' names need, whatever the header holds.
+Result<std::vector<TensorInfo>> ParseSafetensorsHeader(const std::string& path,
+                                                       std::string_view header,
+                                                       uint64_t data_offset, uint64_t data_bytes);
 
-// The same for a BF16 tensor without conversion. REQUIRES: dtype BF16, the range lies inside the
-// tensor.
-void ReadBFloat16(const TensorView& tensor, int64_t begin, std::span<BFloat16> out);
-
-// A mapped file. Immutable after Open, so any thread may read. Movable; views stay valid across
-// moves. Invariants after Open: every tensor's bytes equal product(shape) * DTypeSize(dtype); the
-// tensors tile the data region in some order without overlap, hole or rest.
+// An open file. Any thread may read. Movable.
 class SafetensorsFile {
  public:
-  // Errors: kNotFound if it cannot be opened, else kInvalidArgument naming file, tensor and what is
-  // wrong.
+  // Errors: kNotFound if it cannot be opened, else kInvalidArgument as above.
   static Result<SafetensorsFile> Open(const std::string& path);
 
   SafetensorsFile(SafetensorsFile&& other) noexcept;
@@ -73,15 +72,20 @@ class SafetensorsFile {
   ~SafetensorsFile();
 
   const std::string& path() const { return path_; }
-  const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+  // The header's tensors, in order of their data. Leaves the file without: call it once.
+  std::vector<TensorInfo> TakeTensors() { return std::move(tensors_); }
+
+  // Bytes [begin, begin + out.size()) of a tensor of this file. Errors: kInvalidArgument naming
+  // file and tensor if the file has shrunk or cannot be read. REQUIRES: the range lies inside the
+  // tensor.
+  Status Read(const TensorInfo& tensor, size_t begin, std::span<std::byte> out) const;
 
  private:
   SafetensorsFile() = default;
 
   std::string path_;
-  const std::byte* mapping_ = nullptr;
-  size_t mapping_bytes_ = 0;
-  std::map<std::string, TensorView> tensors_;
+  int fd_ = -1;
+  std::vector<TensorInfo> tensors_;
 };
 
 }  // namespace tandem

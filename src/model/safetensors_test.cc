@@ -14,6 +14,12 @@ std::string Entry(const std::string& name, const std::string& dtype, const std::
          ",\"data_offsets\":" + offsets + "}";
 }
 
+std::string Repeat(const std::string& text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
 TEST(Safetensors, ReadsTensorsAtAnyAlignment) {
   const TestFolder folder;
   // The header's length (and with it the data's address) takes every residue modulo 4.
@@ -26,26 +32,46 @@ TEST(Safetensors, ReadsTensorsAtAnyAlignment) {
     Result<SafetensorsFile> opened =
         SafetensorsFile::Open(folder.WriteTensors("t.safetensors", header, 22));
     ASSERT_TRUE(opened.ok()) << opened.status().message();
-    const SafetensorsFile file = std::move(*opened);
-    ASSERT_EQ(file.tensors().size(), 5u);
-
-    const TensorView& b = file.tensors().at("b");
+    SafetensorsFile file = std::move(*opened);
+    const std::vector<TensorInfo> tensors = file.TakeTensors();
+    ASSERT_EQ(tensors.size(), 5u);
+    const TensorInfo& b = tensors[1];  // in order of their data
+    EXPECT_EQ(b.name, "b");
+    EXPECT_EQ(b.dtype, DType::kBF16);
     EXPECT_EQ(b.shape, (std::vector<int64_t>{2, 3}));
     EXPECT_EQ(b.elements(), 6);
-    std::vector<BFloat16> raw(3);
-    ReadBFloat16(b, 3, raw);  // row 1: bytes 7.. of the data
-    EXPECT_EQ(raw[0].bits, 0x0807);
-    EXPECT_EQ(raw[2].bits, 0x0c0b);
-    std::vector<float> floats(2);
-    ReadFloats(b, 4, floats);
-    EXPECT_EQ(floats[0], BFloat16{0x0a09}.ToFloat());
-
-    ReadFloats(file.tensors().at("c"), 0, floats);
-    EXPECT_EQ(std::bit_cast<uint32_t>(floats[1]), 0x14131211u);
-    EXPECT_EQ(file.tensors().at("d").elements(), 0);
-    EXPECT_EQ(file.tensors().at("e").dtype, DType::kF8E4M3);
-    EXPECT_TRUE(file.tensors().at("e").shape.empty());
+    EXPECT_EQ(b.offset, 8 + header.size() + 1);
+    std::vector<std::byte> bytes(5);
+    ASSERT_TRUE(file.Read(b, 6, bytes).ok());  // from row 1: byte 7 of the data
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(static_cast<int>(bytes[i]), 7 + i);
+    EXPECT_EQ(tensors[2].name, "c");
+    EXPECT_EQ(tensors[3].elements(), 0);
+    EXPECT_TRUE(file.Read(tensors[3], 0, {}).ok());
+    EXPECT_EQ(tensors[4].dtype, DType::kF8E4M3);
+    EXPECT_TRUE(tensors[4].shape.empty());
   }
+}
+
+// A file that loses its end while it is open is an error with file and tensor; what is still there
+// is read.
+TEST(Safetensors, ReportsAFileThatHasShrunk) {
+  const TestFolder folder;
+  const std::string header =
+      "{" + Entry("a", "U8", "[40]", "[0,40]") + "," + Entry("b", "U8", "[60]", "[40,100]") + "}";
+  const std::string path = folder.WriteTensors("t.safetensors", header, 100);
+  SafetensorsFile file = std::move(*SafetensorsFile::Open(path));
+  const std::vector<TensorInfo> tensors = file.TakeTensors();
+  std::filesystem::resize_file(path, 8 + header.size() + 50);
+  std::vector<std::byte> bytes(40);
+  EXPECT_TRUE(file.Read(tensors[0], 0, bytes).ok());
+  EXPECT_TRUE(file.Read(tensors[1], 0, std::span(bytes).first(10)).ok());
+  for (const size_t begin : {0, 1, 10, 20}) {
+    const Status status = file.Read(tensors[1], begin, bytes);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), path + ": tensor \"b\": the file has shrunk");
+  }
+  std::filesystem::resize_file(path, 0);
+  EXPECT_FALSE(file.Read(tensors[0], 0, bytes).ok());
 }
 
 // Each row: the header, the bytes of data that follow it, and what the error says.
@@ -62,8 +88,16 @@ TEST(Safetensors, RefusesHostileHeaders) {
       {"", 0, "not valid JSON"},
       {"{", 0, "not valid JSON"},
       {"{\"a\":\xff}", 0, "not valid JSON"},
-      {std::string(100'000, '['), 0, "not valid JSON"},
+      {std::string(100'000, '['), 0, "not a JSON object"},
       {"[]", 0, "not a JSON object"},
+      {"7", 0, "not a JSON object"},
+      {"{\"a\":[[[]]]}", 0, "\"a\": its entry is not an object"},
+      {"{\"a\":{\"shape\":[" + Repeat("1,", 1'000'000) + "1]}}", 0, "\"a\": too many dimensions"},
+      {"{\"a\":{" + Repeat("\"x\":[],", 1000) + "\"y\":0}}", 0, "\"a\": dtype is not a string"},
+      {"{\"a\":{" + Repeat("\"x\":0,", 1000) + "\"y\":0}}", 0, "\"a\": too many dimensions"},
+      {"{\"a\":" + Repeat("{\"b\":", 100'000), 0, "not valid JSON"},
+      {"{\"__metadata__\":" + Repeat("[", 100'000), 0, "not valid JSON"},
+      {"{\"__metadata__\":{\"a\":[1,2,{}]},\"b\":0}", 0, "\"b\": its entry is not an object"},
       {"{\"a\":3}", 0, "\"a\": its entry is not an object"},
       {two("[0,4]", "[4,8]"), 7, "\"b\": data_offsets [4, 8] are not inside the 7 bytes"},
       {two("[0,4]", "[4,8]"), 9, "1 bytes after the last tensor"},

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/pack.h"
 #include "model/weights.h"
 
 namespace tandem {
@@ -37,10 +38,27 @@ inline std::string LayoutName(const Layout& layout) {
   return "tp" + std::to_string(layout.tp_size()) + " dp" + std::to_string(layout.dp_size());
 }
 
+// All elements of a BF16 or F32 tensor.
+inline std::vector<float> ReadFloats(const TensorSource& source, const TensorInfo& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes);
+  EXPECT_TRUE(source.Read(tensor, 0, bytes).ok());
+  std::vector<float> floats(tensor.elements());
+  WidenToFloats(tensor.dtype, bytes.data(), floats);
+  return floats;
+}
+
+inline LoadOptions TestLoadOptions(bool with_mtp) {
+  LoadOptions options;
+  options.mtp = with_mtp ? MtpUse::kRequire : MtpUse::kLeaveOut;
+  options.positions = kTestPositions;
+  options.num_threads = 2;
+  return options;
+}
+
 inline std::unique_ptr<ModelWeights> LoadTestModel(const std::string& name, const Layout& layout,
                                                    bool with_mtp = true) {
-  auto weights = ModelWeights::Load(TestModelFolder(name), TestModelConfig(name), layout, with_mtp,
-                                    kTestPositions, nullptr);
+  auto weights = ModelWeights::Load(TestModelFolder(name), TestModelConfig(name), layout,
+                                    TestLoadOptions(with_mtp));
   EXPECT_TRUE(weights.ok()) << weights.status().message();
   return std::move(*weights);
 }

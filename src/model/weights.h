@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/tensor_source.h"
+#include "model/weight_plan.h"
 #include "ops/attention.h"
 #include "ops/experts.h"
 #include "ops/rows.h"
@@ -42,6 +44,7 @@ inline constexpr int64_t kMlpUnit = 16;
 
 // Adjacent columns of a gated MLP: whole segments of units.
 struct MlpShard {
+  int64_t unit = kMlpUnit;           // columns of one unit: a scale block of `down`, or kMlpUnit
   int64_t first_unit = 0;            // of the whole MLP's
   PackedMatrix gate, up;             // [own columns, hidden]
   PackedMatrix down;                 // [hidden, own columns]
@@ -57,33 +60,70 @@ struct FfnShard {
   std::vector<int32_t> expert_bounds;  // local expert bounds of the rank's segments
 };
 
+// One MTP module. Its decoder layer is among the model's layers.
 struct MtpWeights {
   Buffer<float> enorm, hnorm, head_norm;
-  PackedMatrix eh_proj;  // [hidden, 2 hidden], embedding half first
+  PackedMatrix eh_proj;             // [hidden, 2 hidden], embedding half first
+  EmbeddingTable embedding;         // no columns: the target's
+  std::vector<PackedMatrix> heads;  // [rank]; empty: the target's
 };
 
-// Immutable after Load; read by all ranks. Layers are numbered as in the checkpoint: the MTP
-// module's layer is num_hidden_layers.
+enum class MtpUse {
+  kLeaveOut,
+  kIfPresent,  // load what there is; none is no error
+  kRequire,
+};
+
+struct LoadOptions {
+  MtpUse mtp = MtpUse::kLeaveOut;
+  // Folder with the one MTP module to use instead of the model's own; empty = none. Asking for it
+  // with kLeaveOut leaves out both.
+  std::string draft_folder;
+  int64_t positions = 0;  // of the rotary tables
+  int num_threads = 1;    // that read and pack
+  // Fraction of bytes done, rising to 1, at most 20 times a second, from any thread but never from
+  // two at once. May be null.
+  std::function<void(double)> progress;
+};
+
+// Whether `source` has the MTP modules that the config announces: kNone, kAbsent (no tensor of
+// them), or kLoaded (some tensor).
+MtpState FindMtp(const TensorSource& source, const ModelConfig& config);
+
+// Immutable after Load; read by all ranks. Layers are numbered as in the checkpoint: MTP module i's
+// layer is num_hidden_layers + i.
 class ModelWeights {
  public:
-  // `with_mtp` loads the MTP module; otherwise its tensors are left out. Errors: one
-  // InvalidArgument listing every tensor that is missing, left over or wrongly shaped.
-  // progress(fraction) is called on this thread.
+  // Loads from `source`, which is not needed afterwards. Errors: one InvalidArgument listing every
+  // tensor that is missing, left over, wrongly shaped or of a wrong format; one that says that the
+  // checkpoint has no MTP tensors where they are required; those of reading (a file that has
+  // shrunk), FP8 codes and scales that are no numbers. Nothing half-filled leaves it.
+  static Result<std::unique_ptr<ModelWeights>> Load(TensorSource& source, const ModelConfig& config,
+                                                    const Layout& layout,
+                                                    const LoadOptions& options);
+  // The same from the checkpoint in `folder`.
   static Result<std::unique_ptr<ModelWeights>> Load(const std::string& folder,
                                                     const ModelConfig& config, const Layout& layout,
-                                                    bool with_mtp, int64_t positions,
-                                                    const std::function<void(double)>& progress);
+                                                    const LoadOptions& options);
+
+  // What Load would hold, to the byte, with its errors; nothing is loaded, but a module's embedding
+  // and head are compared with the target's, which reads those tensors.
+  static Result<WeightPlan> Plan(TensorSource& source, const ModelConfig& config,
+                                 const Layout& layout, const LoadOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const Layout& layout() const { return layout_; }
-  bool has_mtp() const { return mtp_ != nullptr; }
-  const MtpWeights& mtp() const { return *mtp_; }
   int64_t num_layers() const { return static_cast<int64_t>(common_.size()); }
+  MtpState mtp_state() const { return mtp_state_; }
+  bool has_mtp() const { return !mtp_.empty(); }
+  int num_mtp_modules() const { return static_cast<int>(mtp_.size()); }
+  int64_t mtp_layer(int module) const { return config_.num_hidden_layers + module; }
+  const MtpWeights& mtp(int module = 0) const { return mtp_[module]; }
 
   const EmbeddingTable& embedding() const { return embedding_; }
-  // The MTP module's copy of the embedding; the same object if the file's copy is equal.
-  const EmbeddingTable& mtp_embedding() const {
-    return mtp_embedding_.columns != 0 ? mtp_embedding_ : embedding_;
+  // The MTP module's copy of the embedding; the target's object if the file's copy is equal.
+  const EmbeddingTable& mtp_embedding(int module = 0) const {
+    return mtp_[module].embedding.columns != 0 ? mtp_[module].embedding : embedding_;
   }
   const RopeTable& rope() const { return rope_; }
   const Buffer<float>& final_norm() const { return final_norm_; }
@@ -94,8 +134,8 @@ class ModelWeights {
   const FfnShard& ffn(int64_t layer, int rank) const { return ffn_[rank][layer]; }
   // The rank's slice of the vocabulary: [own tokens, hidden]; tokens VocabOf(rank).
   const PackedMatrix& head(int rank) const { return heads_[rank]; }
-  const PackedMatrix& mtp_head(int rank) const {
-    return mtp_heads_.empty() ? heads_[rank] : mtp_heads_[rank];
+  const PackedMatrix& mtp_head(int rank, int module = 0) const {
+    return mtp_[module].heads.empty() ? heads_[rank] : mtp_[module].heads[rank];
   }
   Range VocabOf(int rank) const { return Share(config_.vocab_size, rank, layout_.tp_size()); }
 
@@ -104,20 +144,24 @@ class ModelWeights {
   int64_t SharedBytes() const;
 
  private:
-  friend class WeightLoader;
-  ModelWeights(const ModelConfig& config, const Layout& layout)
-      : config_(config), layout_(layout) {}
+  friend class WeightWalk;
+  // With all layers and ranks of `modules` MTP modules, and nothing in them.
+  ModelWeights(const ModelConfig& config, const Layout& layout, int64_t modules);
+  static Result<WeightPlan> Walk(TensorSource& source, const ModelConfig& config,
+                                 const Layout& layout, const LoadOptions& options,
+                                 std::unique_ptr<ModelWeights>* loaded);
 
   ModelConfig config_;
   Layout layout_;
-  EmbeddingTable embedding_, mtp_embedding_;
+  MtpState mtp_state_ = MtpState::kNone;
+  EmbeddingTable embedding_;
   RopeTable rope_;
   Buffer<float> final_norm_;
   std::vector<LayerCommon> common_;
   std::vector<std::vector<AttentionShard>> attention_;  // [attention rank][layer]
   std::vector<std::vector<FfnShard>> ffn_;              // [rank][layer]
-  std::vector<PackedMatrix> heads_, mtp_heads_;         // [rank]
-  std::unique_ptr<MtpWeights> mtp_;
+  std::vector<PackedMatrix> heads_;                     // [rank]
+  std::vector<MtpWeights> mtp_;                         // [module]
 };
 
 }  // namespace tandem
