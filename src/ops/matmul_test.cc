@@ -183,6 +183,22 @@ TEST_P(Matmul, APartOfTheColumnsGivesTheBitsOfTheWhole) {
   }
 }
 
+// One vector and more, stored in part: the lanes behind the last column stay as they were.
+TEST_P(Matmul, EveryTailOfColumns) {
+  std::mt19937 rng(9);
+  for (int64_t columns = 1; columns <= 33; ++columns) {
+    for (const WeightType type : kTypes) {
+      const PackedMatrix w = RandomMatrix(columns, 5, type, rng);
+      TestRows x(1, 5, rng), y(1, columns);
+      kernels().matmul(w, x.in(), 1, y.out(), {});
+      EXPECT_TRUE(y.GuardsHold()) << columns;
+      for (int64_t n = 0; n < columns; ++n) {
+        ASSERT_EQ(Bits(y.row(0)[n]), Bits(Chain(w, n, x.row(0), 0, 5))) << columns;
+      }
+    }
+  }
+}
+
 // Every code against the exact value: a row that picks one k at a time.
 TEST_P(Matmul, Float8CodesAreExact) {
   PackedMatrix w(1, 256, WeightType::kFp8, {1, 256});

@@ -223,7 +223,7 @@ TEST(ChooseExperts, SoftmaxOfV2) {
 
 // The best expert's group has the worse second one: V2 keeps it, V3's rule would not.
 TEST(ChooseExperts, GroupsByTheirBestOrByTheirTwoBest) {
-  const std::vector<float> logits = {3, -9, 2, 2};
+  const std::vector<float> logits = {2.5f, -9, 2, 2};
   RouterChoice choice = V2Choice(4, 2, 1, 2);
   EXPECT_EQ(Choose(choice, logits).ids, (std::vector<int32_t>{0, 1}));
   choice.scoring = RouterScoring::kSigmoid;
