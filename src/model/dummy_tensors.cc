@@ -60,23 +60,12 @@ void FillBFloat16(uint64_t key, uint64_t begin, float scale, uint16_t* out, size
 
 constexpr float kMaxFp8 = 448.0f;  // the largest e4m3
 
-// The e4m3 codes of 256 values evenly spaced over [-448, 448], each to the nearest.
+// The e4m3 codes of 256 values evenly spaced over [-448, 448].
 std::array<uint8_t, 256> MakeLevels() {
-  std::array<float, 127> positive;  // by code, 0x7f is NaN
-  for (int code = 0; code < 127; ++code) {
-    const int exponent = code >> 3, mantissa = code & 7;
-    positive[code] = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                   : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  }
   std::array<uint8_t, 256> levels;
   for (int level = 0; level < 256; ++level) {
-    const float value = kMaxFp8 * static_cast<float>(2 * level - 255) / 255.0f;
-    const auto distance = [&](int code) { return std::abs(positive[code] - std::abs(value)); };
-    int nearest = 0;
-    for (int code = 1; code < 127; ++code) {
-      if (distance(code) < distance(nearest)) nearest = code;
-    }
-    levels[level] = static_cast<uint8_t>(nearest | (value < 0 ? 0x80 : 0));
+    levels[level] =
+        Float8E4M3::FromFloat(kMaxFp8 * static_cast<float>(2 * level - 255) / 255.0f).bits;
   }
   return levels;
 }

@@ -13,9 +13,9 @@ namespace tandem {
 namespace {
 
 // A tensor [rows, columns] of random bits at an odd address, as strips of files may hold them.
-class TestTensor {
+class RandomTensor {
  public:
-  TestTensor(DType dtype, int64_t rows, int64_t columns)
+  RandomTensor(DType dtype, int64_t rows, int64_t columns)
       : dtype_(dtype), rows_(rows), columns_(columns) {
     std::mt19937 rng(static_cast<uint32_t>(rows * 1000 + columns));
     bytes_.resize(static_cast<size_t>(rows * columns) * DTypeSize(dtype) + 1);
@@ -58,7 +58,7 @@ uint32_t StoredBits(const PackedMatrix& w, int64_t n, int64_t k) {
   return Bits(Element(w, n, k));
 }
 
-void ExpectPart(const PackedMatrix& w, const TestTensor& tensor, const PackPart& part) {
+void ExpectPart(const PackedMatrix& w, const RandomTensor& tensor, const PackPart& part) {
   for (int64_t n = 0; n < w.num_panels() * kPanel; ++n) {
     for (int64_t k = 0; k < w.depth(); ++k) {
       const int64_t row = part.rows.begin + (part.transposed ? k : n);
@@ -75,7 +75,7 @@ const PackPart kParts[] = {{{0, 37}, {0, 23}},  {{5, 22}, {3, 20}}, {{16, 32}, {
 
 TEST(Pack, PartsKeepBitsAndOrderWhateverTheStrips) {
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
-    const TestTensor tensor(dtype, 37, 23);
+    const RandomTensor tensor(dtype, 37, 23);
     const WeightType type = KeptType(dtype);
     for (PackPart part : kParts) {
       for (const bool transposed : {false, true}) {
@@ -94,7 +94,7 @@ TEST(Pack, PartsKeepBitsAndOrderWhateverTheStrips) {
 }
 
 TEST(Pack, BFloat16WidensExactly) {
-  const TestTensor tensor(DType::kBF16, 39, 5);
+  const RandomTensor tensor(DType::kBF16, 39, 5);
   const PackPart part{{2, 39}, {1, 4}};
   const PackedMatrix w = tensor.Pack(part, 16, WeightType::kFp32);
   EXPECT_EQ(w.type(), WeightType::kFp32);
@@ -142,7 +142,7 @@ TEST(Pack, ScalesAreThoseOfTheWholesBlocks) {
 
 TEST(Pack, FloatsAreExact) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    const TestTensor tensor(dtype, 1, 21);
+    const RandomTensor tensor(dtype, 1, 21);
     float values[21];
     WidenToFloats(dtype, tensor.data(0), values);
     for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(Bits(values[i]), tensor.At(0, i));

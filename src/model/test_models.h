@@ -12,7 +12,9 @@
 
 namespace tandem {
 
-inline constexpr const char* kTestModels[] = {"tandem-tiny", "v3-odd-mtp"};
+inline constexpr const char* kTestModels[] = {"tandem-tiny",      "tandem-tiny-fp8", "v2-greedy",
+                                              "v2-group-limited", "v3-no-norm-topk", "v3-no-q-lora",
+                                              "v3-odd-mtp"};
 inline constexpr int64_t kTestPositions = 100;
 
 inline std::string TestModelFolder(const std::string& name) {
@@ -38,18 +40,34 @@ inline std::string LayoutName(const Layout& layout) {
   return "tp" + std::to_string(layout.tp_size()) + " dp" + std::to_string(layout.dp_size());
 }
 
-// All elements of a BF16 or F32 tensor.
-inline std::vector<float> ReadFloats(const TensorSource& source, const TensorInfo& tensor) {
+// All elements of a tensor [rows, columns], FP8 times its scales: the definition (MODEL.md 4), one
+// number at a time.
+inline std::vector<float> ReadFloats(TensorSource& source, const TensorInfo& tensor,
+                                     const QuantizationConfig& quantization = {}) {
   std::vector<std::byte> bytes(tensor.bytes);
   EXPECT_TRUE(source.Read(tensor, 0, bytes).ok());
   std::vector<float> floats(tensor.elements());
-  WidenToFloats(tensor.dtype, bytes.data(), floats);
+  if (tensor.dtype != DType::kF8E4M3) {
+    WidenToFloats(tensor.dtype, bytes.data(), floats);
+    return floats;
+  }
+  const int64_t block_rows = quantization.block_rows, block_columns = quantization.block_columns;
+  const int64_t columns = tensor.shape[1], across = CeilDiv(columns, block_columns);
+  const TensorInfo* scales =
+      source.Take(tensor.name + "_scale_inv", {CeilDiv(tensor.shape[0], block_rows), across},
+                  TensorFormats::kScales);
+  const std::vector<float> scale = ReadFloats(source, *scales);
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    const int64_t block = i / columns / block_rows * across + i % columns / block_columns;
+    floats[i] = Float8E4M3{static_cast<uint8_t>(bytes[i])}.ToFloat() * scale[block];
+  }
   return floats;
 }
 
+// `with_mtp` asks for what MTP modules there are.
 inline LoadOptions TestLoadOptions(bool with_mtp) {
   LoadOptions options;
-  options.mtp = with_mtp ? MtpUse::kRequire : MtpUse::kLeaveOut;
+  options.mtp = with_mtp ? MtpUse::kIfPresent : MtpUse::kLeaveOut;
   options.positions = kTestPositions;
   options.num_threads = 2;
   return options;

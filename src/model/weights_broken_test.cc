@@ -2,55 +2,14 @@
 // kept apart.
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <map>
-
-#include "model/safetensors.h"
-#include "model/test_folder.h"
+#include "model/checkpoint.h"
 #include "model/test_models.h"
+#include "model/test_tensors.h"
 
 namespace tandem {
 namespace {
 
 constexpr const char* kModel = "v3-odd-mtp";
-
-struct Tensor {
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::string data;
-};
-using Tensors = std::map<std::string, Tensor>;
-
-Tensors ReadModel() {
-  Tensors tensors;
-  for (const char* shard :
-       {"/model-00001-of-00002.safetensors", "/model-00002-of-00002.safetensors"}) {
-    auto file = SafetensorsFile::Open(TestModelFolder(kModel) + shard);
-    EXPECT_TRUE(file.ok());
-    for (const TensorInfo& info : file->TakeTensors()) {
-      std::string bytes(info.bytes, '\0');
-      EXPECT_TRUE(file->Read(info, 0, std::as_writable_bytes(std::span(bytes))).ok());
-      tensors[info.name] = {info.dtype, info.shape, bytes};
-    }
-  }
-  return tensors;
-}
-
-void WriteModel(const TestFolder& folder, const Tensors& tensors) {
-  std::string header = "{", data;
-  for (const auto& [name, tensor] : tensors) {
-    if (header.size() > 1) header += ",";
-    header += "\"" + name + "\":{\"dtype\":\"" + DTypeName(tensor.dtype) +
-              "\",\"shape\":" + ShapeName(tensor.shape) + ",\"data_offsets\":[" +
-              std::to_string(data.size()) + ",";
-    data += tensor.data;
-    header += std::to_string(data.size()) + "]}";
-  }
-  header += "}";
-  const uint64_t size = header.size();
-  std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
-  folder.Write("model.safetensors", bytes + header + data);
-}
 
 Result<std::unique_ptr<ModelWeights>> LoadFrom(const TestFolder& folder, bool with_mtp = true) {
   return ModelWeights::Load(folder.path(), TestModelConfig(kModel), *Layout::Make(4, 2),
@@ -58,28 +17,24 @@ Result<std::unique_ptr<ModelWeights>> LoadFrom(const TestFolder& folder, bool wi
 }
 
 // The message of the refusal of `tensors`.
-std::string Refusal(const Tensors& tensors, bool with_mtp = true) {
+std::string Refusal(const TestTensors& tensors, bool with_mtp = true) {
   const TestFolder folder;
-  WriteModel(folder, tensors);
+  WriteTensors(folder, tensors);
   const auto weights = LoadFrom(folder, with_mtp);
   if (weights.ok()) return "accepted";
   EXPECT_EQ(weights.status().code(), StatusCode::kInvalidArgument);
   return weights.status().message();
 }
 
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(BrokenWeights, TheModelInOneFileIsAccepted) {
-  EXPECT_EQ(Refusal(ReadModel()), "accepted");
-  EXPECT_EQ(Refusal(ReadModel(), /*with_mtp=*/false), "accepted");
+  EXPECT_EQ(Refusal(ReadModelTensors(kModel)), "accepted");
+  EXPECT_EQ(Refusal(ReadModelTensors(kModel), /*with_mtp=*/false), "accepted");
 }
 
 TEST(BrokenWeights, EveryTensorIsNeeded) {
-  const Tensors whole = ReadModel();
+  const TestTensors whole = ReadModelTensors(kModel);
   for (const auto& entry : whole) {
-    Tensors tensors = whole;
+    TestTensors tensors = whole;
     tensors.erase(entry.first);
     const std::string message = Refusal(tensors);
     const bool copy = entry.first == "model.layers.3.embed_tokens.weight" ||
@@ -91,7 +46,7 @@ TEST(BrokenWeights, EveryTensorIsNeeded) {
 }
 
 TEST(BrokenWeights, WithoutMtpOnlyItsTensorsMayBeMissing) {
-  Tensors tensors = ReadModel();
+  TestTensors tensors = ReadModelTensors(kModel);
   std::erase_if(tensors,
                 [](const auto& entry) { return entry.first.starts_with("model.layers.3."); });
   EXPECT_EQ(Refusal(tensors, /*with_mtp=*/false), "accepted");
@@ -105,7 +60,7 @@ TEST(BrokenWeights, LeftOverTensorsAreNamed) {
        {"model.layers.0.mlp.experts.0.up_proj.weight",  // of a dense layer
         "model.layers.2.mlp.experts.12.up_proj.weight", "model.layers.4.input_layernorm.weight",
         "model.layers.1.self_attn.q_a_proj.weight_scale_inv"}) {
-    Tensors tensors = ReadModel();
+    TestTensors tensors = ReadModelTensors(kModel);
     tensors[name] = tensors["model.norm.weight"];
     const std::string message = Refusal(tensors);
     EXPECT_TRUE(Contains(message, std::string("1 left over: \"") + name + "\"")) << message;
@@ -117,7 +72,7 @@ TEST(BrokenWeights, WrongShapesAreNamed) {
        {"lm_head.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.3.eh_proj.weight",
         "model.layers.2.mlp.gate.weight", "model.layers.1.self_attn.kv_b_proj.weight",
         "model.layers.2.mlp.experts.7.down_proj.weight"}) {
-    Tensors tensors = ReadModel();
+    TestTensors tensors = ReadModelTensors(kModel);
     std::swap(tensors[name].shape[0], tensors[name].shape[1]);
     const std::string message = Refusal(tensors);
     EXPECT_TRUE(Contains(message, std::string("1 of the wrong shape: ") + name)) << message;
@@ -125,9 +80,26 @@ TEST(BrokenWeights, WrongShapesAreNamed) {
 }
 
 TEST(BrokenWeights, OtherFormatsAreNamed) {
-  Tensors tensors = ReadModel();
+  TestTensors tensors = ReadModelTensors(kModel);
   tensors["lm_head.weight"].dtype = DType::kF16;
   EXPECT_TRUE(Contains(Refusal(tensors), "lm_head.weight F16"));
+}
+
+// A file that loses its end after it was opened, anywhere in its data.
+TEST(BrokenWeights, AFileThatShrinksWhileItIsRead) {
+  const TestFolder folder;
+  WriteTensors(folder, ReadModelTensors(kModel));
+  const std::string path = folder.path() + "/model.safetensors";
+  for (size_t size = std::filesystem::file_size(path) - 1; size > 100; size = size * 3 / 4) {
+    WriteTensors(folder, ReadModelTensors(kModel));
+    const auto checkpoint = std::move(*Checkpoint::Open(folder.path()));
+    std::filesystem::resize_file(path, size);
+    const auto weights = ModelWeights::Load(*checkpoint, TestModelConfig(kModel),
+                                            *Layout::Make(4, 2), TestLoadOptions(true));
+    ASSERT_FALSE(weights.ok());
+    EXPECT_TRUE(Contains(weights.status().message(), path + ": tensor \""));
+    EXPECT_TRUE(Contains(weights.status().message(), "the file has shrunk"));
+  }
 }
 
 TEST(BrokenWeights, MtpCopiesThatDifferAreKeptApart) {
@@ -135,11 +107,11 @@ TEST(BrokenWeights, MtpCopiesThatDifferAreKeptApart) {
   EXPECT_EQ(&same->mtp_embedding(), &same->embedding());
   EXPECT_EQ(&same->mtp_head(3), &same->head(3));
 
-  Tensors tensors = ReadModel();
+  TestTensors tensors = ReadModelTensors(kModel);
   tensors["model.layers.3.embed_tokens.weight"].data[5] ^= 1;
   tensors["model.layers.3.shared_head.head.weight"].data.back() ^= 1;
   const TestFolder folder;
-  WriteModel(folder, tensors);
+  WriteTensors(folder, tensors);
   const auto differ = std::move(*LoadFrom(folder));
   EXPECT_NE(&differ->mtp_embedding(), &differ->embedding());
   EXPECT_NE(&differ->mtp_head(3), &differ->head(3));

@@ -65,7 +65,7 @@ TEST(Weights, EveryLayoutOwnsEveryPartOnce) {
     for (const Layout& layout : AllLayouts()) {
       SCOPED_TRACE(model + " " + LayoutName(layout));
       const auto w = LoadTestModel(model, layout);
-      ASSERT_EQ(w->num_layers(), w->config().num_hidden_layers + 1);
+      ASSERT_EQ(w->num_layers(), w->config().num_hidden_layers + w->num_mtp_modules());
       for (int64_t layer = 0; layer < w->num_layers(); ++layer) {
         ExpectHeadsOnce(*w, layer);
         ExpectFfnOnce(*w, layer);
@@ -87,25 +87,30 @@ TEST(Weights, EveryLayoutOwnsEveryPartOnce) {
 class File {
  public:
   explicit File(const std::string& model)
-      : checkpoint_(std::move(*Checkpoint::Open(TestModelFolder(model)))) {}
+      : checkpoint_(std::move(*Checkpoint::Open(TestModelFolder(model)))),
+        quantization_(TestModelConfig(model).quantization) {}
 
   // The rows [n0, n0 + columns of w) and columns [k0, k0 + depth of w) of the tensor are w, or its
   // transpose.
   void Expect(const std::string& name, std::vector<int64_t> shape, const PackedMatrix& w,
               int64_t n0, int64_t k0, bool transposed = false) {
-    const TensorInfo* tensor = checkpoint_->Take(name, shape);
+    const TensorInfo* tensor = checkpoint_->Take(name, shape, TensorFormats::kPlainOrFp8);
     ASSERT_NE(tensor, nullptr) << name;
-    const std::vector<float> all = ReadFloats(*checkpoint_, *tensor);
+    const std::vector<float> all = ReadFloats(*checkpoint_, *tensor, quantization_);
     for (int64_t n = 0; n < w.columns(); ++n) {
       for (int64_t k = 0; k < w.depth(); ++k) {
         const int64_t row = transposed ? n0 + k : n0 + n, column = transposed ? k0 + n : k0 + k;
-        ASSERT_EQ(Bits(Element(w, n, k)), Bits(all[row * shape[1] + column])) << name;
+        // A check per element, only if they differ: there are millions.
+        if (Bits(Element(w, n, k)) == Bits(all[row * shape[1] + column])) continue;
+        FAIL() << name << " (" << n << ", " << k << "): " << Element(w, n, k) << " instead of "
+               << all[row * shape[1] + column];
       }
     }
   }
 
  private:
   std::unique_ptr<Checkpoint> checkpoint_;
+  const QuantizationConfig quantization_;
 };
 
 void ExpectAttentionOfFile(File& file, const ModelWeights& w, int64_t layer, int rank) {
@@ -113,7 +118,9 @@ void ExpectAttentionOfFile(File& file, const ModelWeights& w, int64_t layer, int
   const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
   const int64_t heads = c.num_attention_heads, nope = c.qk_nope_head_dim, v = c.v_head_dim;
   const AttentionShard& shard = w.attention(layer, rank);
-  file.Expect(prefix + "q_b_proj.weight", {heads * c.qk_head_dim(), c.q_lora_rank}, shard.query,
+  const bool low_rank = c.q_lora_rank > 0;
+  file.Expect(prefix + (low_rank ? "q_b_proj.weight" : "q_proj.weight"),
+              {heads * c.qk_head_dim(), low_rank ? c.q_lora_rank : c.hidden_size}, shard.query,
               shard.heads.begin * c.qk_head_dim(), 0);
   file.Expect(prefix + "o_proj.weight", {c.hidden_size, heads * v}, shard.output, 0,
               shard.heads.begin * v);
@@ -148,37 +155,65 @@ void ExpectFfnOfFile(File& file, const ModelWeights& w, int64_t layer, int rank,
   }
 }
 
+void ExpectCommonOfFile(File& file, const ModelWeights& w, int64_t layer) {
+  const ModelConfig& c = w.config();
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const LayerCommon& common = w.common(layer);
+  if (c.q_lora_rank > 0) {
+    file.Expect(prefix + "self_attn.q_a_proj.weight", {c.q_lora_rank, c.hidden_size}, common.q_a, 0,
+                0);
+  }
+  file.Expect(prefix + "self_attn.kv_a_proj_with_mqa.weight",
+              {c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size}, common.kv_a, 0, 0);
+  if (!c.IsMoeLayer(layer)) return;
+  EXPECT_EQ(common.router.type(), WeightType::kFp32);
+  EXPECT_EQ(common.router_bias.size() > 0, c.router == RouterKind::kNoauxTc);
+  file.Expect(prefix + "mlp.gate.weight", {c.n_routed_experts, c.hidden_size}, common.router, 0, 0);
+}
+
+void ExpectPartsOfFile(const std::string& model, const Layout& layout) {
+  SCOPED_TRACE(model + " " + LayoutName(layout));
+  File file(model);
+  const auto w = LoadTestModel(model, layout);
+  const ModelConfig& c = w->config();
+  for (int64_t layer = 0; layer < w->num_layers(); ++layer) {
+    int64_t columns = 0;
+    for (int rank = 0; rank < layout.tp_size(); ++rank) {
+      if (rank < layout.attn_tp_size()) ExpectAttentionOfFile(file, *w, layer, rank);
+      ExpectFfnOfFile(file, *w, layer, rank, columns);
+      const MlpShard& mlp = w->ffn(layer, rank).mlp;
+      const bool fp8 = mlp.down.type() == WeightType::kFp8;
+      EXPECT_EQ(mlp.unit, fp8 ? c.quantization.block_columns : kMlpUnit);
+      EXPECT_TRUE(mlp.gate.columns() == 0 || mlp.first_unit * mlp.unit == columns);
+      columns += mlp.gate.columns();
+    }
+    ExpectCommonOfFile(file, *w, layer);
+  }
+  for (int rank = 0; rank < layout.tp_size(); ++rank) {
+    file.Expect("lm_head.weight", {c.vocab_size, c.hidden_size}, w->head(rank),
+                w->VocabOf(rank).begin, 0);
+  }
+  if (!w->has_mtp()) return;
+  file.Expect("model.layers." + std::to_string(c.num_hidden_layers) + ".eh_proj.weight",
+              {c.hidden_size, 2 * c.hidden_size}, w->mtp().eh_proj, 0, 0);
+}
+
 TEST(Weights, PartsAreThoseOfTheFile) {
-  File file("v3-odd-mtp");
   for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{1, 1}, {4, 2}, {8, 8}, {16, 1}}) {
-    const Layout layout = *Layout::Make(tp, dp);
-    SCOPED_TRACE(LayoutName(layout));
-    const auto w = LoadTestModel("v3-odd-mtp", layout);
-    const ModelConfig& c = w->config();
-    for (int64_t layer = 0; layer < w->num_layers(); ++layer) {
-      int64_t columns = 0;
-      for (int rank = 0; rank < tp; ++rank) {
-        if (rank < layout.attn_tp_size()) ExpectAttentionOfFile(file, *w, layer, rank);
-        ExpectFfnOfFile(file, *w, layer, rank, columns);
-        columns += w->ffn(layer, rank).mlp.gate.columns();
-      }
-      const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-      const LayerCommon& common = w->common(layer);
-      file.Expect(prefix + "self_attn.q_a_proj.weight", {c.q_lora_rank, c.hidden_size}, common.q_a,
-                  0, 0);
-      file.Expect(prefix + "self_attn.kv_a_proj_with_mqa.weight",
-                  {c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size}, common.kv_a, 0, 0);
-      if (!c.IsMoeLayer(layer)) continue;
-      EXPECT_EQ(common.router.type(), WeightType::kFp32);
-      file.Expect(prefix + "mlp.gate.weight", {c.n_routed_experts, c.hidden_size}, common.router, 0,
-                  0);
+    for (const char* model : {"v3-odd-mtp", "tandem-tiny-fp8", "v2-greedy", "v3-no-q-lora"}) {
+      ExpectPartsOfFile(model, *Layout::Make(tp, dp));
     }
-    for (int rank = 0; rank < tp; ++rank) {
-      file.Expect("lm_head.weight", {c.vocab_size, c.hidden_size}, w->head(rank),
-                  w->VocabOf(rank).begin, 0);
-    }
-    file.Expect("model.layers.3.eh_proj.weight", {c.hidden_size, 2 * c.hidden_size},
-                w->mtp().eh_proj, 0, 0);
+  }
+}
+
+TEST(Weights, ModulesAreThereIfTheFileHasThem) {
+  for (const std::string model : kTestModels) {
+    const auto w = LoadTestModel(model, *Layout::Make(1, 1));
+    const MtpState expected = model == "v3-no-q-lora"                    ? MtpState::kAbsent
+                              : w->config().num_nextn_predict_layers > 0 ? MtpState::kLoaded
+                                                                         : MtpState::kNone;
+    EXPECT_EQ(w->mtp_state(), expected) << model;
+    EXPECT_EQ(w->has_mtp(), expected == MtpState::kLoaded) << model;
   }
 }
 
