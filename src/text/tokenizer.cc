@@ -17,7 +17,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_folder) {
   const std::string path = model_folder + "/tokenizer.json";
-  ASSIGN_OR_RETURN(const std::string json, ReadTextFile(path));
+  ASSIGN_OR_RETURN(const std::string json, ReadTextFile(path, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(model_folder));
   std::unique_ptr<Tokenizer> result(new Tokenizer);
   std::string error;
