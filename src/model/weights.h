@@ -78,12 +78,12 @@ struct LoadOptions {
   MtpUse mtp = MtpUse::kLeaveOut;
   // Folder with the one MTP module to use instead of the model's own; empty = none. Asking for it
   // with kLeaveOut leaves out both.
-  std::string draft_folder;
+  std::string draft_folder = {};
   int64_t positions = 0;  // of the rotary tables
   int num_threads = 1;    // that read and pack
   // Fraction of bytes done, rising to 1, at most 20 times a second, from any thread but never from
   // two at once. May be null.
-  std::function<void(double)> progress;
+  std::function<void(double)> progress = nullptr;
 };
 
 // Whether `source` has the MTP modules that the config announces: kNone, kAbsent (no tensor of
