@@ -5,6 +5,8 @@
 packages=(
   g++ cmake ninja-build ca-certificates
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev
+  libsimde-dev  # tests run the AVX-512 kernels without AVX-512
+  clang-14 libclang-rt-14-dev  # ./test fuzzes with them
   curl jq  # the first request of ./run and the end-to-end test
 )
 

@@ -30,6 +30,28 @@ TEST(LimitsTest, WorkspaceBeyondTheMachineStopsTheStartWithTheSum) {
   EXPECT_NE(status.message().find("workspace"), std::string::npos) << status.message();
 }
 
+// Every set that the machine has gives the same answer and says its name; others are refused.
+TEST(LimitsTest, InstructionSetsThatTheMachineLacksStopTheStart) {
+  const MadeModel model;
+  EngineOptions options = TestOptions(1, 1, 2);
+  std::vector<int32_t> expected;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    options.isa = isa;
+    if (!IsSupported(isa)) {
+      const Status status = LoadStatus(model, options);
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(status.message().find(IsaName(isa)), std::string::npos) << status.message();
+      continue;
+    }
+    const auto engine = LoadOrDie(model.folder(), options);
+    EXPECT_NE(engine->info().start_block.find(std::string("instructions ") + IsaName(isa)),
+              std::string::npos);
+    const std::vector<int32_t> tokens = Answers(*engine, {GreedyRequest({2, 3}, 20)})[0].tokens;
+    if (expected.empty()) expected = tokens;
+    EXPECT_EQ(tokens, expected);
+  }
+}
+
 TEST(LimitsTest, RequestsThatCanNeverFitAreRefusedAndOthersServed) {
   const MadeModel model;
   EngineOptions options = TestOptions(1, 1, 2);

@@ -42,6 +42,44 @@ TEST(MixedRun, BitsOfOneRank) {
   }
 }
 
+// A pool for one and a quarter of two running requests, on an FP8 cache: preemption on both
+// replicas, beside time-outs and masked stop tokens.
+TEST(MixedRun, PreemptedRequestsHaveTheBitsOfOneRank) {
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 6; ++i) {
+    GenerationRequest request = GreedyRequest(RandomPrompt(9 + i, 301, 20 + i), 24);
+    request.logprobs = 1;
+    request.stop_token_ids = {5, 6, 7, 8};
+    request.min_tokens = 12;
+    request.timeout_seconds = 1000;
+    request.arrival_step = i;
+    requests.push_back(request);
+  }
+  EngineOptions one = TestOptions(1, 1, 2);
+  one.kv_format = LatentFormat::kFp8;
+  const EngineRun reference = RunEngine(OddModel(), one, requests);
+  for (const bool copying : {false, true}) {
+    EngineOptions options = TestOptions(4, 2, 2);
+    options.num_threads = 8;
+    options.kv_format = LatentFormat::kFp8;
+    options.block_size = 4;
+    options.max_num_seqs = 3;
+    options.max_total_tokens = 48;
+    options.chunked_prefill_size = 8;
+    options.copying_communicator = copying;
+    const EngineRun run = RunEngine(OddModel(), options, requests);
+    int preemptions = 0;
+    for (size_t i = 0; i < run.answers.size(); ++i) {
+      EXPECT_EQ(Bits(run.answers[i]), Bits(reference.answers[i])) << i << " copying " << copying;
+      EXPECT_EQ(run.answers[i].statistics.accepted_per_step,
+                reference.answers[i].statistics.accepted_per_step);
+      EXPECT_GE(run.answers[i].tokens.size(), 12u);
+      preemptions += run.answers[i].statistics.preemptions;
+    }
+    EXPECT_GT(preemptions, 0);
+  }
+}
+
 TEST(MixedRun, CancelsAndReadersFromOtherThreads) {
   EngineOptions options = TestOptions(4, 2, 2);
   options.max_num_seqs = 2;

@@ -17,6 +17,9 @@ class KvStorage {
   std::byte* layer(int64_t layer) { return data_.data() + layer * layer_bytes_; }
   int64_t bytes() const { return static_cast<int64_t>(data_.bytes()); }
 
+  // Makes the system provide the pages of [begin, end) of bytes(), near the calling thread's core.
+  void Touch(int64_t begin, int64_t end) { TouchPages(data_.data() + begin, end - begin); }
+
  private:
   int64_t layer_bytes_;
   Buffer<std::byte> data_;

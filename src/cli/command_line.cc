@@ -15,7 +15,7 @@ namespace {
 // As given; what is absent is left to the input line, the model and the API.
 struct SamplingFlags {
   std::optional<double> temperature, top_p, min_p;
-  std::optional<int64_t> top_k, seed, max_tokens, logprobs;
+  std::optional<int64_t> top_k, seed, max_tokens, min_tokens, logprobs;
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
 
@@ -33,6 +33,7 @@ std::string SamplingFlags::ToJson() const {
   add("top_k", top_k);
   add("seed", seed);
   add("max_tokens", max_tokens);
+  add("min_tokens", min_tokens);
   add("logprobs", logprobs);
   if (!stop_token_ids.empty()) fields["stop_token_ids"] = stop_token_ids;
   if (ignore_eos) fields["ignore_eos"] = true;
@@ -70,6 +71,8 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
       ->group(group);
   app.add_option("--seed", flags->seed, "drawn and shown if not given")->group(group);
   app.add_option("--max-tokens", flags->max_tokens, "most tokens to generate")->group(group);
+  app.add_option("--min-tokens", flags->min_tokens, "tokens before an end is possible")
+      ->group(group);
   app.add_flag("--ignore-eos", flags->ignore_eos, "go on after the end-of-text token")
       ->group(group);
   app.add_option("--stop-token-ids", flags->stop_token_ids, "ids to stop at, divided by commas")
@@ -84,11 +87,14 @@ void AddSamplingFlags(CLI::App& app, SamplingFlags* flags) {
 // The parser's own words for these don't name what was given.
 Status CheckCommand(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    return InvalidArgument("a command is missing: serve or generate (see tandem --help)");
+    return InvalidArgument("a command is missing: serve, generate or inspect (see tandem --help)");
   }
   const std::string& first = arguments[0];
-  if (first.rfind('-', 0) == 0 || first == "serve" || first == "generate") return Status();
-  return InvalidArgument(fmt::format("there is no command '{}': say serve or generate", first));
+  if (first.rfind('-', 0) == 0 || first == "serve" || first == "generate" || first == "inspect") {
+    return Status();
+  }
+  return InvalidArgument(
+      fmt::format("there is no command '{}': say serve, generate or inspect", first));
 }
 
 Status CheckServe(const ServeFlags& flags) {
@@ -119,6 +125,11 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   AddGenerateFlags(*generate, &line.generate);
   AddSamplingFlags(*generate, &sampling);
 
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "say what a model is and what serving it takes");
+  AddEngineFlags(*inspect, &line.engine_flags);
+  inspect->add_flag("--json", line.inspect.json, "print one JSON object")->group("Output");
+
   std::vector<std::string> arguments = NormalizeArguments(argc, argv);
   RETURN_IF_ERROR(CheckCommand(arguments));
   std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
@@ -137,6 +148,8 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   if (serve->parsed()) {
     line.command = Command::kServe;
     RETURN_IF_ERROR(CheckServe(line.serve));
+  } else if (inspect->parsed()) {
+    line.command = Command::kInspect;
   } else {
     line.command = Command::kGenerate;
     line.generate.sampling = sampling.ToJson();

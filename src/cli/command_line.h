@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-enum class Command { kPrint, kServe, kGenerate };
+enum class Command { kPrint, kServe, kGenerate, kInspect };
 
 struct ServeFlags {
   std::string host = "127.0.0.1";
@@ -28,6 +28,10 @@ struct GenerateFlags {
   std::string trace_rows;  // a file for the hash of every operation's rows
 };
 
+struct InspectFlags {
+  bool json = false;
+};
+
 struct CommandLine {
   Command command = Command::kPrint;
   std::string text;  // kPrint: help or version, for standard output
@@ -35,6 +39,7 @@ struct CommandLine {
   EngineFlags engine_flags;
   ServeFlags serve;
   GenerateFlags generate;
+  InspectFlags inspect;
 };
 
 // Errors (kInvalidArgument): one line on what is wrong.

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cli/generate_input.h"
+#include "cli/progress_bar.h"
 
 namespace tandem {
 namespace {
@@ -77,6 +78,25 @@ TEST(CommandLineTest, KnowsEverySpelling) {
   EXPECT_EQ(line.serve.port, 0);
 }
 
+TEST(CommandLineTest, LoadingAndMemory) {
+  const EngineOptions options = Good(
+                                    "serve M --load-format dummy --dummy-seed 7 --dummy-acceptance "
+                                    "0.75 --gpu-memory-utilization 0.41 --request-timeout 2.5 "
+                                    "--kv-cache-dtype fp8")
+                                    .engine.options;
+  EXPECT_TRUE(options.dummy_weights);
+  EXPECT_EQ(options.dummy_seed, 7u);
+  EXPECT_EQ(options.dummy_acceptance, 0.75);
+  EXPECT_EQ(options.memory_fraction, 0.41);
+  EXPECT_EQ(options.request_timeout_seconds, 2.5);
+  EXPECT_EQ(options.kv_format, LatentFormat::kFp8);
+  EXPECT_FALSE(options.isa);
+  EXPECT_EQ(Good("serve M --isa avx2").engine.options.isa, Isa::kAvx2);
+  EXPECT_EQ(Good("serve M --speculative-draft-model-path D --num-speculative-tokens 1")
+                .engine.options.draft_model_folder,
+            "D");
+}
+
 TEST(CommandLineTest, KeepsTheEnginesDefaults) {
   const EngineOptions defaults, options = Good("serve M").engine.options;
   EXPECT_EQ(options.tp_size, 1);
@@ -103,7 +123,7 @@ TEST(CommandLineTest, RefusesInOneLine) {
     const char* words;
     const char* part;  // of the message
   } kCases[] = {
-      {"", "serve or generate"},
+      {"", "serve, generate or inspect"},
       {"fly M", "fly"},
       {"serve", "MODEL"},
       {"serve M --model N", "two models"},
@@ -120,6 +140,16 @@ TEST(CommandLineTest, RefusesInOneLine) {
       {"serve M --num-speculative-tokens -1", "from 0 to 8"},
       {"serve M --kv-cache-dtype int4", "int4"},
       {"serve M --communicator pigeon", "pigeon"},
+      {"serve M --load-format gguf", "gguf"},
+      {"serve M --isa sse2", "avx2 or avx512"},
+      {"serve M --dummy-acceptance 0.5", "--load-format dummy"},
+      {"serve M --dummy-seed 1", "--load-format dummy"},
+      {"serve M --load-format dummy --dummy-acceptance 1.5", "from 0 to 1"},
+      {"serve M --load-format dummy --dummy-acceptance nan", "from 0 to 1"},
+      {"serve M --load-format dummy --speculative-draft D", "exclude"},
+      {"serve M --mem-fraction-static 0", "above 0"},
+      {"serve M --gpu-memory-utilization 1.1", "at most 1"},
+      {"serve M --request-timeout -1", "--request-timeout"},
       {"serve M --block-size 0", "--block-size"},
       {"serve M --max-num-seqs 0", "--max-num-seqs"},
       {"serve M --chunked-prefill-size 0", "--chunked-prefill-size"},
@@ -159,6 +189,15 @@ TEST(CommandLineTest, SamplingFlagsBecomeFields) {
             nlohmann::json::parse(R"({"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"seed":7,
                 "max_tokens":9,"ignore_eos":true,"stop_token_ids":[4,5],"logprobs":2})"));
   EXPECT_EQ(Good("generate --prompt hi --stop-token-ids 4,5 M").engine.model_folder, "M");
+}
+
+TEST(ProgressLineTest, IsAsWideAtEveryFraction) {
+  EXPECT_EQ(ProgressLine(0, 0), "loading [" + std::string(40, '.') + "]   0 %");
+  EXPECT_EQ(ProgressLine(0.5, 3.0),
+            "loading [" + std::string(20, '#') + std::string(20, '.') + "]  50 %, 3 s left");
+  EXPECT_EQ(ProgressLine(0.999, 99.9).substr(0, 58),
+            "loading [" + std::string(39, '#') + ".]  99 %, ");
+  EXPECT_EQ(ProgressLine(1.7, 9), "loading [" + std::string(40, '#') + "] 100 %");
 }
 
 class GenerateInputTest : public testing::Test {

@@ -81,6 +81,35 @@ Status ResolveSpeculation(const EngineFlags& flags, EngineSetup* setup) {
   return Status();
 }
 
+Status ResolveLoading(const EngineFlags& flags, EngineSetup* setup) {
+  EngineOptions& options = setup->options;
+  if (flags.load_format != "auto" && flags.load_format != "safetensors" &&
+      flags.load_format != "dummy") {
+    return InvalidArgument(fmt::format("--load-format must be auto, safetensors or dummy, not '{}'",
+                                       flags.load_format));
+  }
+  options.dummy_weights = flags.load_format == "dummy";
+  for (const auto& [given, flag] : {std::pair(flags.dummy_seed.has_value(), "--dummy-seed"),
+                                    {flags.dummy_acceptance.has_value(), "--dummy-acceptance"}}) {
+    if (given && !options.dummy_weights) {
+      return InvalidArgument(fmt::format("{} needs --load-format dummy", flag));
+    }
+  }
+  RETURN_IF_ERROR(CheckAtLeast("--dummy-seed", flags.dummy_seed, 0));
+  options.dummy_seed = static_cast<uint64_t>(flags.dummy_seed.value_or(0));
+  options.dummy_acceptance = flags.dummy_acceptance;
+  if (flags.dummy_acceptance && !(*flags.dummy_acceptance >= 0 && *flags.dummy_acceptance <= 1)) {
+    return InvalidArgument(
+        fmt::format("--dummy-acceptance must be from 0 to 1, not {}", *flags.dummy_acceptance));
+  }
+  options.draft_model_folder = flags.draft_model;
+  if (!flags.draft_model.empty() && options.dummy_weights) {
+    return InvalidArgument(
+        "--speculative-draft-model-path and --load-format dummy exclude each other");
+  }
+  return Status();
+}
+
 Status ResolveKvFormat(const EngineFlags& flags, EngineSetup* setup) {
   if (flags.kv_cache_dtype == "bf16" || flags.kv_cache_dtype == "auto") {
     setup->options.kv_format = LatentFormat::kBf16;
@@ -105,6 +134,13 @@ Status ResolveCapacity(const EngineFlags& flags, EngineSetup* setup) {
   RETURN_IF_ERROR(CheckAtLeast("--threads", flags.threads, 1));
   RETURN_IF_ERROR(CheckAtLeast("--collective-timeout", flags.collective_timeout, 1));
   EngineOptions& options = setup->options;
+  if (flags.memory_fraction) {
+    if (!(*flags.memory_fraction > 0 && *flags.memory_fraction <= 1)) {
+      return InvalidArgument(fmt::format(
+          "--mem-fraction-static must be above 0 and at most 1, not {}", *flags.memory_fraction));
+    }
+    options.memory_fraction = *flags.memory_fraction;
+  }
   options.block_size = flags.block_size.value_or(options.block_size);
   options.max_num_seqs = flags.max_num_seqs.value_or(options.max_num_seqs);
   options.chunked_prefill_size = flags.chunked_prefill_size.value_or(options.chunked_prefill_size);
@@ -121,6 +157,13 @@ Status ResolveCapacity(const EngineFlags& flags, EngineSetup* setup) {
   options.context_length = flags.context_length.value_or(options.context_length);
   options.num_threads = flags.threads.value_or(options.num_threads);
   return Status();
+}
+
+Status ResolveIsa(const EngineFlags& flags, EngineSetup* setup) {
+  if (flags.isa.empty()) return Status();
+  setup->options.isa = ParseIsa(flags.isa);
+  if (setup->options.isa) return Status();
+  return InvalidArgument(fmt::format("--isa must be avx2 or avx512, not '{}'", flags.isa));
 }
 
 Status ResolveCommunicator(const EngineFlags& flags, EngineSetup* setup) {
@@ -153,6 +196,15 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
                  "tokens of prompt and answer together; the model's own if not given")
       ->group(group);
 
+  app.add_option(
+         "--load-format", flags->load_format,
+         "auto or safetensors: the model's files; dummy: made-up weights, from config.json alone")
+      ->group(group);
+  app.add_option("--dummy-seed", flags->dummy_seed, "of made-up weights")->group(group);
+  app.add_option("--dummy-acceptance", flags->dummy_acceptance,
+                 "how often a draft of made-up weights is right, 0 to 1")
+      ->group(group);
+
   group = "Layout";
   app.add_option("--tensor-parallel-size,--tp-size,--tp", flags->tp_size,
                  "ranks: 1, 2, 4, 8 or 16; -tp N is the same")
@@ -175,11 +227,18 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
   app.add_option("--threads", flags->threads, "of all ranks together; one per core if not given")
       ->group(group);
 
+  app.add_option("--isa", flags->isa,
+                 "instruction set of the kernels, avx2 or avx512; the best there is if not given")
+      ->group(group);
+
   group = "Speculation";
   app.add_option("--method", flags->method, "mtp: the model's own multi-token-prediction layer")
       ->group(group);
   app.add_option("--num-speculative-tokens", flags->num_speculative_tokens,
                  "drafts per step and sequence, 0 to 8; 0 is off")
+      ->group(group);
+  app.add_option("--speculative-draft-model-path,--speculative-draft", flags->draft_model,
+                 "the folder of a separate export of the layer (NextN)")
       ->group(group);
 
   group = "Capacity";
@@ -192,6 +251,9 @@ void AddEngineFlags(CLI::App& app, EngineFlags* flags) {
                  "prompt rows per step over all replicas while any of them decodes")
       ->group(group);
   app.add_option("--max-total-tokens", flags->max_total_tokens, "KV tokens per replica")
+      ->group(group);
+  app.add_option("--mem-fraction-static,--gpu-memory-utilization", flags->memory_fraction,
+                 "share of the machine's memory for weights, workspace and KV; 0.8 if not given")
       ->group(group);
   app.add_option("--request-timeout", flags->request_timeout,
                  "seconds until a request ends, finished or not; 0, the default, is never")
@@ -207,8 +269,10 @@ Result<EngineSetup> ResolveEngineFlags(const EngineFlags& flags) {
   RETURN_IF_ERROR(ResolveModel(flags, &setup));
   RETURN_IF_ERROR(ResolveLayout(flags, &setup));
   RETURN_IF_ERROR(ResolveSpeculation(flags, &setup));
+  RETURN_IF_ERROR(ResolveLoading(flags, &setup));
   RETURN_IF_ERROR(ResolveKvFormat(flags, &setup));
   RETURN_IF_ERROR(ResolveCapacity(flags, &setup));
+  RETURN_IF_ERROR(ResolveIsa(flags, &setup));
   RETURN_IF_ERROR(ResolveCommunicator(flags, &setup));
   return setup;
 }

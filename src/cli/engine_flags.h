@@ -27,6 +27,11 @@ struct EngineFlags {
   bool enable_expert_parallel = false;
   std::string method;
   std::optional<int> num_speculative_tokens;
+  std::string draft_model;
+  std::string load_format = "auto";
+  std::optional<int64_t> dummy_seed;
+  std::optional<double> dummy_acceptance;
+  std::optional<double> memory_fraction;
   std::optional<int> block_size;
   std::string kv_cache_dtype = "auto";
   std::optional<int> max_num_seqs;
@@ -37,6 +42,7 @@ struct EngineFlags {
   std::optional<int> threads;
   std::optional<int> collective_timeout;
   std::optional<double> request_timeout;
+  std::string isa;
   std::string communicator = "in-place";
 };
 

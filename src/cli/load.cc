@@ -1,10 +1,12 @@
 #include "cli/load.h"
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "base/log.h"
+#include "cli/progress_bar.h"
 
 namespace tandem {
 
@@ -12,9 +14,15 @@ Result<LoadedModel> LoadForCommand(const CommandLine& line, const Engine::Progre
   for (const std::string& note : line.engine.notes) LogLine(LogLevel::kInfo, note);
   const std::string& folder = line.engine.model_folder;
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(folder, line.engine_flags.served_model_name,
-                                                      line.engine_flags.chat_template));
-  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                   Engine::Load(folder, line.engine.options, progress));
+                                                      line.engine_flags.chat_template,
+                                                      line.engine.options.dummy_weights));
+  std::optional<ProgressBar> bar(std::in_place);
+  auto loaded = Engine::Load(folder, line.engine.options, [&](double fraction) {
+    bar->Show(fraction);
+    if (progress) progress(fraction);
+  });
+  bar.reset();  // the log goes on below it
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, std::move(loaded));
   const EngineInfo& info = engine->info();
   // A request without max_tokens takes what is left, which must fit the pool too.
   model.context_length =

@@ -3,6 +3,7 @@
 
 #include "cli/command_line.h"
 #include "cli/generate.h"
+#include "cli/inspect.h"
 #include "cli/serve.h"
 
 int main(int argc, char** argv) {
@@ -16,6 +17,8 @@ int main(int argc, char** argv) {
       return tandem::RunServe(*line);
     case tandem::Command::kGenerate:
       return tandem::RunGenerate(*line);
+    case tandem::Command::kInspect:
+      return tandem::RunInspect(*line);
     case tandem::Command::kPrint:
       break;
   }

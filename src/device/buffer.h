@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/system_memory.h"
 
 namespace tandem {
 
@@ -26,6 +27,9 @@ class Buffer {
     const uintptr_t address = reinterpret_cast<uintptr_t>(raw_.get());
     data_ = reinterpret_cast<T*>((address + kAlignment - 1) / kAlignment * kAlignment);
   }
+
+  // Makes the system provide all pages, near the calling thread's core. Contents stay.
+  void Touch() const { TouchPages(reinterpret_cast<std::byte*>(data_), bytes()); }
 
   T* data() const { return data_; }
   size_t size() const { return size_; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "ops/matmul.h"
+#include "ops/kernels.h"
 
 namespace tandem {
 namespace {
@@ -15,14 +15,14 @@ constexpr double kMatrixSeconds = 0.4;
 
 // Multiply-adds per second of one thread, the best of three tries: 24 rows through a BF16 matrix of
 // 512 x 1024 (1 MiB, like a slice of a layer that streams through the cache).
-double MeasureMultiplyAdds() {
+double MeasureMultiplyAdds(const Kernels& kernels) {
   constexpr int64_t kColumns = 512, kDepth = 1024, kRows = 24;
   const PackedMatrix matrix(kColumns, kDepth, WeightType::kBf16);
   const Buffer<float> x(kRows * kDepth), y(kRows * kColumns);
   double best = 0;
   for (int attempt = 0; attempt < 3; ++attempt) {
     const auto start = std::chrono::steady_clock::now();
-    Matmul(matrix, {x.data(), kDepth}, kRows, {y.data(), kColumns}, Worker{});
+    kernels.matmul(matrix, {x.data(), kDepth}, kRows, {y.data(), kColumns}, Worker{});
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     best = std::max(best, kColumns * kDepth * kRows / std::max(time.count(), 1e-9));
   }
@@ -50,8 +50,9 @@ int64_t MultiplyAddsPerRow(const ModelConfig& config) {
   return total;
 }
 
-int DefaultMaxStepRows(const ModelConfig& config, const EngineOptions& options, int busy_threads) {
-  const double rows = kMatrixSeconds * MeasureMultiplyAdds() * busy_threads /
+int DefaultMaxStepRows(const ModelConfig& config, const EngineOptions& options,
+                       const Kernels& kernels, int busy_threads) {
+  const double rows = kMatrixSeconds * MeasureMultiplyAdds(kernels) * busy_threads /
                       static_cast<double>(MultiplyAddsPerRow(config));
   const double most = static_cast<double>(options.dp_size) * options.chunked_prefill_size;
   return static_cast<int>(std::clamp(rows, static_cast<double>(options.dp_size), most));

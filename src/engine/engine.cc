@@ -1,88 +1,31 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <latch>
 #include <thread>
 #include <unordered_map>
 
-#include "engine/cost_model.h"
+#include "engine/engine_plan.h"
 #include "engine/rank_loop.h"
 #include "model/config.h"
 
 namespace tandem {
 namespace {
 
-// The share of the machine's memory that the KV pools may take when --max-total-tokens does not
-// say; weights and workspace are checked beside it.
-constexpr double kKvMemoryShare = 0.5;
-
 // Steps are counted, and run, while a request is still to arrive: a million empty ones take about a
 // minute.
 constexpr int64_t kLatestArrival = 1 << 20;
 
-int64_t PhysicalMemory() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
-}
-
 int NumCores() {
-  return std::max(1u, std::thread::hardware_concurrency());
-}
-
-double MiB(int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 20);
-}
-
-Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return Status();
-  return InvalidArgument(
-      fmt::format("{} is {}, must be between {} and {}", name, value, low, high));
-}
-
-// Fills in defaults and refuses what cannot work.
-Status ResolveOptions(const ModelConfig& config, EngineOptions& options) {
-  RETURN_IF_ERROR(
-      CheckRange("the number of draft tokens", options.num_draft_tokens, 0, kMaxDraftTokens));
-  if (options.num_draft_tokens > 0 && config.num_nextn_predict_layers == 0) {
-    return InvalidArgument(
-        "speculation was asked for, but the model has no MTP module "
-        "(num_nextn_predict_layers is 0)");
-  }
-  const int64_t longest = config.max_position_embeddings;
-  if (options.context_length == 0) options.context_length = static_cast<int>(longest);
-  RETURN_IF_ERROR(CheckRange("the context length", options.context_length, 2, longest));
-  RETURN_IF_ERROR(CheckRange("the block size", options.block_size, 1, 1 << 24));
-  options.block_size = std::min(options.block_size, options.context_length);
-  RETURN_IF_ERROR(CheckRange("the number of running sequences", options.max_num_seqs, 1, 4096));
-  RETURN_IF_ERROR(CheckRange("the chunked prefill size", options.chunked_prefill_size, 1, 1 << 20));
-  options.chunked_prefill_size = static_cast<int>(std::min<int64_t>(
-      options.chunked_prefill_size, int64_t{options.context_length} * options.max_num_seqs));
-  RETURN_IF_ERROR(CheckRange("the number of threads", options.num_threads, 0, 4096));
-  if (options.num_threads == 0) options.num_threads = NumCores();
-  options.num_threads = std::max(options.num_threads, options.tp_size);
-  if (options.max_step_rows == 0) {
-    options.max_step_rows =
-        DefaultMaxStepRows(config, options, std::min(options.num_threads, NumCores()));
-  }
-  return CheckRange("the number of prompt rows in a mixed step", options.max_step_rows,
-                    options.dp_size, 1 << 24);
-}
-
-RowLimits LimitsOf(const EngineOptions& options) {
-  RowLimits limits;
-  limits.draft_rows = options.max_num_seqs;
-  limits.head_rows = options.max_num_seqs * (options.num_draft_tokens + 1) + kMaxPromptLogprobRows;
-  limits.rows =
-      options.max_num_seqs * (options.num_draft_tokens + 1) + options.chunked_prefill_size;
-  return limits;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 class EngineImpl : public Engine {
  public:
-  static Result<std::unique_ptr<Engine>> Make(const std::string& folder, EngineOptions options,
+  static Result<std::unique_ptr<Engine>> Make(const std::string& folder,
+                                              const EngineOptions& options,
                                               const Progress& progress);
   ~EngineImpl() override;
 
@@ -98,26 +41,29 @@ class EngineImpl : public Engine {
     int64_t tokens;
   };
 
-  EngineImpl(const EngineOptions& options, const Layout& layout)
-      : options_(options), layout_(layout), mailboxes_(layout.dp_size()) {}
-  Status SizeCache();
+  explicit EngineImpl(EnginePlan plan)
+      : options_(plan.options),
+        layout_(plan.layout),
+        limits_(plan.limits),
+        budget_(std::move(plan.budget)),
+        mailboxes_(layout_.dp_size()),
+        outstanding_tokens_(layout_.dp_size()) {}
   void StartRanks();
-  void DescribeStart();
+  void DescribeStart(const std::vector<std::string>& notes);
   Status CheckRequest(const GenerationRequest& request) const;
   int ChooseReplica(const GenerationRequest& request) const;
   void Ring();
   void Deliver(const EventSink& sink, TokenEvent event);
   void Fail(const Status& status);
 
-  EngineOptions options_;
+  const EngineOptions options_;
   const Layout layout_;
+  const RowLimits limits_;
+  const MemoryBudget budget_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<World> world_;
   // One per memory: of a replica, or of a rank if everything travels.
   std::vector<std::unique_ptr<KvStorage>> kv_;
-  int64_t slot_bytes_ = 0;
-  int64_t workspace_bytes_ = 0;  // of all ranks
-  int32_t num_blocks_ = 0;       // per replica
   EngineInfo info_;
   EngineShared shared_;
   std::vector<ReplicaMailbox> mailboxes_;
@@ -130,63 +76,20 @@ class EngineImpl : public Engine {
   Status failure_;
 };
 
-Result<std::unique_ptr<Engine>> EngineImpl::Make(const std::string& folder, EngineOptions options,
+Result<std::unique_ptr<Engine>> EngineImpl::Make(const std::string& folder,
+                                                 const EngineOptions& options,
                                                  const Progress& progress) {
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(folder));
-  ASSIGN_OR_RETURN(const Layout layout, Layout::Make(options.tp_size, options.dp_size));
-  RETURN_IF_ERROR(ResolveOptions(config, options));
-  std::unique_ptr<EngineImpl> engine(new EngineImpl(options, layout));
-  LoadOptions load;
-  load.mtp = options.num_draft_tokens > 0 ? MtpUse::kRequire : MtpUse::kLeaveOut;
-  load.positions = options.context_length;
-  load.num_threads = options.num_threads;
-  load.progress = progress;
-  ASSIGN_OR_RETURN(engine->weights_, ModelWeights::Load(folder, config, layout, load));
-  engine->outstanding_tokens_.resize(layout.dp_size());
-  RETURN_IF_ERROR(engine->SizeCache());
+  ASSIGN_OR_RETURN(EnginePlan plan, PlanEngine(folder, options));
+  if (!plan.budget.fits()) return ResourceExhausted(plan.budget.WhyNot());
+  plan.load.progress = progress;
+  ASSIGN_OR_RETURN(std::unique_ptr<ModelWeights> weights,
+                   ModelWeights::Load(*plan.weights, plan.config, plan.layout, plan.load));
+  const std::vector<std::string> notes = std::move(plan.notes);
+  std::unique_ptr<EngineImpl> engine(new EngineImpl(std::move(plan)));
+  engine->weights_ = std::move(weights);
   engine->StartRanks();
+  engine->DescribeStart(notes);
   return std::unique_ptr<Engine>(std::move(engine));
-}
-
-Status EngineImpl::SizeCache() {
-  const ModelConfig& config = weights_->config();
-  slot_bytes_ = SlotBytes(options_.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
-  const int64_t token_bytes = slot_bytes_ * weights_->num_layers();
-  const int pools = options_.copying_communicator ? layout_.tp_size() : layout_.dp_size();
-  const int64_t needed = int64_t{options_.max_num_seqs} *
-                         CeilDiv(options_.context_length, options_.block_size) *
-                         options_.block_size;
-  int64_t tokens = options_.max_total_tokens;
-  if (tokens == 0) {
-    tokens = static_cast<int64_t>(PhysicalMemory() * kKvMemoryShare) / pools / token_bytes;
-  }
-  tokens = std::min(tokens, needed);  // never more than sequences x context
-  num_blocks_ = static_cast<int32_t>(
-      std::min<int64_t>(tokens / options_.block_size, std::numeric_limits<int32_t>::max()));
-  if (num_blocks_ < 1) {
-    return ResourceExhausted(
-        fmt::format("a KV pool of {} tokens does not hold one block of {} tokens", tokens,
-                    options_.block_size));
-  }
-  const int64_t total = pools * int64_t{num_blocks_} * options_.block_size * token_bytes;
-  int64_t weight_bytes = weights_->SharedBytes();
-  for (int r = 0; r < layout_.tp_size(); ++r) weight_bytes += weights_->RankBytes(r);
-  workspace_bytes_ =
-      layout_.tp_size() * RankModel::WorkspaceBytes(config, layout_, LimitsOf(options_));
-  const int64_t sum = weight_bytes + total + workspace_bytes_;
-  if (sum > PhysicalMemory()) {
-    return ResourceExhausted(fmt::format(
-        "weights {:.0f} MiB + KV cache {:.0f} MiB ({} pools x {} tokens x {} bytes) + workspace "
-        "{:.0f} MiB = {:.0f} MiB, the machine has {:.0f} MiB; lower --max-total-tokens, "
-        "--max-num-seqs, --chunked-prefill-size or --context-length",
-        MiB(weight_bytes), MiB(total), pools, int64_t{num_blocks_} * options_.block_size,
-        token_bytes, MiB(workspace_bytes_), MiB(sum), MiB(PhysicalMemory())));
-  }
-  for (int p = 0; p < pools; ++p) {
-    kv_.push_back(std::make_unique<KvStorage>(weights_->num_layers(), num_blocks_,
-                                              options_.block_size, slot_bytes_));
-  }
-  return Status();
 }
 
 // Starts one thread per rank; returns when all have allocated what they need and wait for Start().
@@ -198,6 +101,12 @@ void EngineImpl::StartRanks() {
   world_options.spin = spin;
   world_options.deadline_seconds = options_.collective_deadline_seconds;
   world_options.trace = options_.hooks.trace_collectives;
+  const MemoryBudget& budget = budget_;
+  for (int p = 0; p < budget.num_pools; ++p) {
+    kv_.push_back(std::make_unique<KvStorage>(budget.token_bytes / budget.slot_bytes,
+                                              budget.num_blocks, budget.block_size,
+                                              budget.slot_bytes));
+  }
   world_ = World::Make(ranks, layout_.attn_tp_size(), world_options);
   std::latch ready(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -205,8 +114,8 @@ void EngineImpl::StartRanks() {
     setup.rank = rank;
     setup.weights = weights_.get();
     setup.options = options_;
-    setup.limits = LimitsOf(options_);
-    setup.num_blocks = num_blocks_;
+    setup.limits = limits_;
+    setup.num_blocks = static_cast<int32_t>(budget_.num_blocks);
     setup.num_threads = static_cast<int>(Share(options_.num_threads, rank, ranks).size());
     setup.spin = spin;
     setup.world = world_.get();
@@ -222,10 +131,9 @@ void EngineImpl::StartRanks() {
     });
   }
   ready.wait();
-  DescribeStart();
 }
 
-void EngineImpl::DescribeStart() {
+void EngineImpl::DescribeStart(const std::vector<std::string>& notes) {
   info_.vocab_size = static_cast<int32_t>(weights_->config().vocab_size);
   info_.context_length = options_.context_length;
   info_.tp_size = layout_.tp_size();
@@ -233,36 +141,28 @@ void EngineImpl::DescribeStart() {
   info_.attn_tp_size = layout_.attn_tp_size();
   info_.num_draft_tokens = options_.num_draft_tokens;
   info_.max_step_rows = options_.max_step_rows;
-  info_.kv_tokens_per_replica = int64_t{num_blocks_} * options_.block_size;
+  info_.kv_tokens_per_replica = budget_.kv_tokens();
   info_.num_threads = options_.num_threads;
   info_.shared_weight_bytes = weights_->SharedBytes();
-  int64_t rank_bytes = 0, kv_bytes = 0;
   for (int r = 0; r < layout_.tp_size(); ++r) {
     info_.rank_weight_bytes.push_back(weights_->RankBytes(r));
-    rank_bytes += info_.rank_weight_bytes.back();
   }
-  for (const auto& kv : kv_) kv_bytes += kv->bytes();
   info_.start_block = fmt::format(
       "layout       tp {} = {} DP replicas x {} attention ranks, experts and vocabulary over {} "
       "ranks, {} threads\n"
+      "instructions {}\n"
       "speculation  {}\n"
       "limits       context {} tokens, {} sequences per replica ({} in all), prefill chunks of {} "
-      "rows, at most {} "
-      "prompt rows in a step beside decoding (--max-step-rows)\n"
-      "KV cache     {} tokens per replica in blocks of {}, {} bytes per token, {}\n"
-      "memory       weights {:.1f} MiB shared + {:.1f} MiB over ranks, KV {:.1f} MiB, workspace "
-      "{:.1f} MiB of "
-      "{:.0f} MiB",
+      "rows, at most {} prompt rows in a step beside decoding (--max-step-rows)\n",
       layout_.tp_size(), layout_.dp_size(), layout_.attn_tp_size(), layout_.tp_size(),
-      info_.num_threads,
+      options_.num_threads, IsaName(*options_.isa),
       options_.num_draft_tokens > 0
           ? fmt::format("MTP, up to {} drafts per step", options_.num_draft_tokens)
           : std::string("off"),
       options_.context_length, options_.max_num_seqs, options_.max_num_seqs * layout_.dp_size(),
-      options_.chunked_prefill_size, options_.max_step_rows, info_.kv_tokens_per_replica,
-      options_.block_size, slot_bytes_ * weights_->num_layers(),
-      options_.kv_format == LatentFormat::kFp32 ? "fp32" : "bf16", MiB(info_.shared_weight_bytes),
-      MiB(rank_bytes), MiB(kv_bytes), MiB(workspace_bytes_), MiB(PhysicalMemory()));
+      options_.chunked_prefill_size, options_.max_step_rows);
+  for (const std::string& note : notes) info_.start_block += "note         " + note + "\n";
+  info_.start_block += budget_.Text(layout_);
 }
 
 EngineImpl::~EngineImpl() {
@@ -319,7 +219,7 @@ Status EngineImpl::CheckRequest(const GenerationRequest& request) const {
         CheckRange("data_parallel_rank", *request.data_parallel_rank, 0, layout_.dp_size() - 1));
   }
   const int64_t limit = std::min<int64_t>(options_.context_length, size + request.max_tokens);
-  if (CeilDiv(limit, options_.block_size) > num_blocks_) {
+  if (CeilDiv(limit, options_.block_size) > budget_.num_blocks) {
     return InvalidArgument(
         fmt::format("prompt and max_tokens need {} KV tokens, a replica's pool holds {}", limit,
                     info_.kv_tokens_per_replica));

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/api.h"
 #include "engine/hooks.h"
 #include "ops/attention.h"
+#include "ops/isa.h"
 
 namespace tandem {
 
@@ -24,9 +26,17 @@ struct EngineOptions {
   int max_num_seqs = 16;           // running sequences per replica
   int chunked_prefill_size = 512;  // prompt rows per step and replica
   int max_step_rows = 0;  // prompt rows of a step over all replicas while any decodes; 0 = derived
-  int64_t max_total_tokens = 0;  // KV tokens per replica; 0 = max_num_seqs x context within memory
-  int context_length = 0;        // 0 = the model's
-  bool copying_communicator = false;  // private buffers per rank, everything travels
+  int64_t max_total_tokens = 0;  // KV tokens per replica; 0 = what memory_fraction leaves
+  // Of the machine's memory, for process, weights, workspace and KV pools. The rest is the
+  // system's, and the page cache's while weights are read.
+  double memory_fraction = 0.8;
+  int context_length = 0;          // 0 = the model's
+  std::optional<Isa> isa;          // instruction set of the kernels; absent = the best there is
+  std::string draft_model_folder;  // a separate NextN export; empty: the model's own MTP module
+  bool dummy_weights = false;      // made from names and dummy_seed; only config.json is read
+  uint64_t dummy_seed = 0;
+  std::optional<double> dummy_acceptance;  // of each draft, 0 to 1, with dummy weights
+  bool copying_communicator = false;       // private buffers per rank, everything travels
   double collective_deadline_seconds = 60;
   double request_timeout_seconds = 0;  // of requests that bring none of their own; 0 = none
   EngineHooks hooks;

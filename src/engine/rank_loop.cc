@@ -10,7 +10,9 @@ std::vector<LatentCache> CachesOf(const RankSetup& setup) {
   const int64_t slot_bytes =
       SlotBytes(setup.options.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
   std::vector<LatentCache> caches;
-  for (int64_t layer = 0; layer < setup.weights->num_layers(); ++layer) {
+  // The target's layers and the draft layer; further MTP modules do not run.
+  const int64_t layers = config.num_hidden_layers + (setup.weights->has_mtp() ? 1 : 0);
+  for (int64_t layer = 0; layer < layers; ++layer) {
     caches.push_back({setup.kv->layer(layer), slot_bytes, setup.options.block_size});
   }
   return caches;
@@ -27,17 +29,34 @@ RankLoop::RankLoop(const RankSetup& setup)
       team_(setup.num_threads, setup.spin),
       inputs_(setup.limits, layout_, setup.rank, setup.options.num_draft_tokens) {
   const EngineOptions& options = setup.options;
-  model_ = std::make_unique<RankModel>(*setup.weights, setup.rank, setup.limits, options.kv_format,
-                                       CachesOf(setup), world_, group_);
+  model_ =
+      std::make_unique<RankModel>(*setup.weights, KernelsFor(*options.isa), setup.rank,
+                                  setup.limits, options.kv_format, CachesOf(setup), world_, group_);
   rank_step_ = std::make_unique<RankStep>(*model_, inputs_, setup.limits,
                                           static_cast<int32_t>(setup.weights->config().vocab_size),
                                           options.num_draft_tokens, setup.num_threads, group_);
+  TouchCache();
   if (!leader_) return;
   scheduler_.emplace(
       SchedulerOptions{options.context_length, options.block_size, options.max_num_seqs,
                        options.chunked_prefill_size, options.num_draft_tokens},
       setup.num_blocks);
   PublishStatus(step_);
+}
+
+// The pool's memory is there, in equal parts from each thread that will read it, before anyone
+// serves: what does not fit fails now.
+void RankLoop::TouchCache() {
+  const bool shared = group_.shares_memory();
+  const Range part =
+      shared ? Share(setup_.kv->bytes(), layout_.attn_rank(setup_.rank), layout_.attn_tp_size())
+             : Range{0, setup_.kv->bytes()};
+  Program program;
+  program.Add({"touch_cache"}, [&](const Worker& worker) {
+    const Range own = Share(part.size(), worker.thread, worker.num_threads);
+    setup_.kv->Touch(part.begin + own.begin, part.begin + own.end);
+  });
+  CHECK(program.Run(team_, nullptr).ok());
 }
 
 Status RankLoop::Run() {

@@ -60,6 +60,7 @@ class RankLoop {
   Status Run();
 
  private:
+  void TouchCache();
   Status RunSteps();
   StepPlan Propose();
   void DrainMailbox();

@@ -85,6 +85,7 @@ EngineOptions Options() {
   options.max_step_rows = 16;
   options.context_length = 100;
   options.kv_format = LatentFormat::kFp32;
+  options.isa = BestIsa();
   options.copying_communicator = true;
   return options;
 }

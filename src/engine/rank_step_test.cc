@@ -8,6 +8,7 @@
 #include "cache/kv_storage.h"
 #include "engine/scheduler.h"
 #include "model/config.h"
+#include "ops/test_kernels.h"
 #include "parallel/communicator.h"
 
 namespace tandem {
@@ -34,14 +35,16 @@ const ModelWeights& Weights() {
 class Rank {
  public:
   // With `reuse`, one program per number of draft passes serves all steps.
-  explicit Rank(bool reuse)
+  explicit Rank(bool reuse, const Kernels& kernels = KernelsFor(Isa::kAvx2),
+                LatentFormat format = LatentFormat::kFp32)
       : reuse_(reuse),
-        slot_bytes_((Weights().config().kv_lora_rank + Weights().config().qk_rope_head_dim) * 4),
+        slot_bytes_(SlotBytes(format, Weights().config().kv_lora_rank,
+                              Weights().config().qk_rope_head_dim)),
         world_(World::Make(1, 1, {})),
         kv_(Weights().num_layers(), kNumBlocks, kBlockSize, slot_bytes_),
         team_(2, false),
         inputs_(kLimits, Weights().layout(), 0, kDrafts),
-        model_(Weights(), 0, kLimits, LatentFormat::kFp32, Caches(), world_->world(0),
+        model_(Weights(), kernels, 0, kLimits, format, Caches(), world_->world(0),
                world_->group(0)),
         step_(model_, inputs_, kLimits, static_cast<int32_t>(Weights().config().vocab_size),
               kDrafts, 2, world_->group(0)),
@@ -133,16 +136,15 @@ std::vector<GenerationRequest> Requests() {
   return requests;
 }
 
-TEST(RankStep, OneProgramRunAgainGivesTheBitsOfFreshOnes) {
-  Rank fresh(false), reusing(true);
+// Runs both to the end of the requests; counts the steps by their draft passes.
+void ExpectEqualSteps(Rank& rank, Rank& reference, std::map<int, int>& uses) {
   for (const GenerationRequest& request : Requests()) {
-    fresh.Add(request);
-    reusing.Add(request);
+    rank.Add(request);
+    reference.Add(request);
   }
-  std::map<int, int> uses;
   while (true) {
-    const Rank::Outcome expected = fresh.Step();
-    const Rank::Outcome outcome = reusing.Step();
+    const Rank::Outcome expected = reference.Step();
+    const Rank::Outcome outcome = rank.Step();
     ASSERT_EQ(outcome.has_work, expected.has_work);
     if (!expected.has_work) break;
     ++uses[outcome.k_draft];
@@ -150,8 +152,26 @@ TEST(RankStep, OneProgramRunAgainGivesTheBitsOfFreshOnes) {
     ASSERT_EQ(outcome.sampled, expected.sampled);
     ASSERT_EQ(outcome.drafts, expected.drafts);
   }
-  EXPECT_EQ(reusing.answers(), fresh.answers());
-  EXPECT_EQ(fresh.answers().size(), 7u);
+  EXPECT_EQ(rank.answers(), reference.answers());
+  EXPECT_EQ(rank.answers().size(), 7u);
+}
+
+// Whole steps, down to the log-probabilities' bits.
+TEST(RankStep, EveryInstructionSetGivesTheSameBits) {
+  for (const NamedKernels& set : AllKernels()) {
+    SCOPED_TRACE(set.name);
+    for (const LatentFormat format : {LatentFormat::kFp32, LatentFormat::kFp8}) {
+      Rank rank(false, *set.kernels, format), reference(false, KernelsFor(Isa::kAvx2), format);
+      std::map<int, int> uses;
+      ExpectEqualSteps(rank, reference, uses);
+    }
+  }
+}
+
+TEST(RankStep, OneProgramRunAgainGivesTheBitsOfFreshOnes) {
+  Rank fresh(false), reusing(true);
+  std::map<int, int> uses;
+  ExpectEqualSteps(reusing, fresh, uses);
   // Few programs, used often: with all drafts, with none, and with what limits leave.
   EXPECT_EQ(reusing.num_programs(), uses.size());
   EXPECT_GT(uses[kDrafts], 10);
@@ -161,7 +181,7 @@ TEST(RankStep, OneProgramRunAgainGivesTheBitsOfFreshOnes) {
 TEST(RankStep, OperationsDependOnTheDraftPassesAlone) {
   const std::unique_ptr<World> world = World::Make(1, 1, {});
   StepInputs inputs(kLimits, Weights().layout(), 0, kDrafts);
-  RankModel model(Weights(), 0, kLimits, LatentFormat::kFp32,
+  RankModel model(Weights(), KernelsFor(BestIsa()), 0, kLimits, LatentFormat::kFp32,
                   std::vector<LatentCache>(Weights().num_layers()), world->world(0),
                   world->group(0));
   RankStep step(model, inputs, kLimits, 301, kDrafts, 1, world->group(0));

@@ -25,8 +25,8 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
   program.Add(
       {"kv_a", l, pass},
       [=, this, &common](const Worker& worker) {
-        Matmul(common.kv_a, {hidden_.data, hidden_.stride}, OwnRows(batch).size(), latents_,
-               worker);
+        kernels_.matmul(common.kv_a, {hidden_.data, hidden_.stride}, OwnRows(batch).size(),
+                        latents_, worker);
       },
       trace_latents);
   const bool in_place = group_.shares_memory();
@@ -38,8 +38,8 @@ void RankModel::RecordLatents(Program& program, int64_t layer, int pass, const R
         for (int64_t i = rows.begin; i < rows.end; ++i) {
           const AttentionRow& row = batch.rows[own.begin + i];
           float* latent = latents_.row(i);
-          RmsNorm(latent, common.kv_a_norm.data(), config_.kv_lora_rank,
-                  static_cast<float>(config_.rms_norm_eps), latent);
+          kernels_.rms_norm(latent, common.kv_a_norm.data(), config_.kv_lora_rank,
+                            static_cast<float>(config_.rms_norm_eps), latent);
           if (row.active) weights_.rope().Rotate(row.position, latent + config_.kv_lora_rank);
           if (!in_place) {
             EncodeLatent(format_, latent, config_.kv_lora_rank, config_.qk_rope_head_dim,
@@ -74,8 +74,8 @@ void RankModel::RecordQueries(Program& program, int64_t layer, int pass, const R
       {"q_a", l, pass},
       [=, this, &common](const Worker& worker) {
         const Range own = OwnRows(batch);
-        Matmul(common.q_a, {hidden_.data, hidden_.stride}, own.size(),
-               {GroupRow(own.begin), group_stride_}, worker);
+        kernels_.matmul(common.q_a, {hidden_.data, hidden_.stride}, own.size(),
+                        {GroupRow(own.begin), group_stride_}, worker);
       },
       trace);
   program.Add(
@@ -84,8 +84,8 @@ void RankModel::RecordQueries(Program& program, int64_t layer, int pass, const R
         const Range own = OwnRows(batch);
         const Range rows = RowsOfWorker(own.size(), worker);
         for (int64_t row = own.begin + rows.begin; row < own.begin + rows.end; ++row) {
-          RmsNorm(GroupRow(row), common.q_a_norm.data(), config_.q_lora_rank,
-                  static_cast<float>(config_.rms_norm_eps), GroupRow(row));
+          kernels_.rms_norm(GroupRow(row), common.q_a_norm.data(), config_.q_lora_rank,
+                            static_cast<float>(config_.rms_norm_eps), GroupRow(row));
         }
       },
       trace);
@@ -121,7 +121,8 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
   program.Add(
       {"q_b", l, pass},
       [=, this, &shard](const Worker& worker) {
-        Matmul(shard.query, {group_rows_data_, group_stride_}, ReplicaRows(batch), query_, worker);
+        kernels_.matmul(shard.query, {group_rows_data_, group_stride_}, ReplicaRows(batch), query_,
+                        worker);
       },
       TraceHeads(batch, query_, head_dim, shard.heads));
   program.Add(
@@ -139,8 +140,8 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
   program.Add(
       {"q_latent", l, pass},
       [=, this, &shard](const Worker& worker) {
-        MatmulHeads(shard.key_up, {query_.data, query_.stride}, head_dim, ReplicaRows(batch),
-                    query_latent_, latent, worker);
+        kernels_.matmul_heads(shard.key_up, {query_.data, query_.stride}, head_dim,
+                              ReplicaRows(batch), query_latent_, latent, worker);
       },
       TraceHeads(batch, query_latent_, latent, shard.heads));
   const AttentionShape shape{static_cast<int>(num_heads_), static_cast<int>(latent),
@@ -149,22 +150,22 @@ void RankModel::RecordAttention(Program& program, int64_t layer, int pass, const
   program.Add(
       {"attention", l, pass},
       [=, this](const Worker& worker) {
-        LatentAttention(shape, caches_[layer], first_key, batch.rows, ReplicaRows(batch),
-                        {query_latent_.data, query_latent_.stride},
-                        {query_.data + nope, query_.stride}, head_dim, attended_, worker);
+        kernels_.latent_attention(shape, caches_[layer], first_key, batch.rows, ReplicaRows(batch),
+                                  {query_latent_.data, query_latent_.stride},
+                                  {query_.data + nope, query_.stride}, head_dim, attended_, worker);
       },
       TraceHeads(batch, attended_, latent, shard.heads));
   program.Add(
       {"v_up", l, pass},
       [=, this, &shard](const Worker& worker) {
-        MatmulHeads(shard.value_up, {attended_.data, attended_.stride}, latent, ReplicaRows(batch),
-                    values_, v, worker);
+        kernels_.matmul_heads(shard.value_up, {attended_.data, attended_.stride}, latent,
+                              ReplicaRows(batch), values_, v, worker);
       },
       TraceHeads(batch, values_, v, shard.heads));
   program.Add({"o_proj", l, pass}, [=, this, &shard](const Worker& worker) {
-    MatmulSegments(shard.output, shard.output_bounds, {values_.data, values_.stride},
-                   ReplicaRows(batch),
-                   {reinterpret_cast<float*>(group_pieces_->local()), config_.hidden_size}, worker);
+    kernels_.matmul_segments(
+        shard.output, shard.output_bounds, {values_.data, values_.stride}, ReplicaRows(batch),
+        {reinterpret_cast<float*>(group_pieces_->local()), config_.hidden_size}, worker);
   });
   program.AddCollective({"collect_attention", l, pass}, [=, this] {
     return group_.CollectRows({"o_proj", l * 16 + pass}, *group_pieces_, group_piece_bytes_,

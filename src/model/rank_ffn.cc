@@ -73,9 +73,9 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
         const int64_t first = batch.world_begin[rank_];
         const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          AddPieces(pieces, hidden, hidden, /*two_sums=*/false, i, x_.row(i));
-          RmsNorm(x_.row(i), common.post_attention_norm.data(), hidden,
-                  static_cast<float>(config_.rms_norm_eps), WorldRow(first + i));
+          kernels_.add_pieces(pieces, hidden, hidden, /*two_sums=*/false, i, x_.row(i));
+          kernels_.rms_norm(x_.row(i), common.post_attention_norm.data(), hidden,
+                            static_cast<float>(config_.rms_norm_eps), WorldRow(first + i));
           const int64_t row = OwnRows(batch).begin + i;
           RowIdentity identity = batch.identity[row];
           if (!batch.rows[row].active) identity.position = -1;
@@ -87,8 +87,8 @@ void RankModel::RecordRouter(Program& program, int64_t layer, int pass, const Ro
   program.Add(
       {"router", l, pass},
       [=, this, &common](const Worker& worker) {
-        Matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_},
-               OwnRows(batch).size(), router_logits_, worker);
+        kernels_.matmul(common.router, {WorldRow(batch.world_begin[rank_]), world_stride_},
+                        OwnRows(batch).size(), router_logits_, worker);
       },
       TraceOwn(batch, router_logits_.data, router_logits_.stride * sizeof(float),
                config_.n_routed_experts * sizeof(float)));
@@ -126,13 +126,13 @@ void RankModel::RecordExperts(Program& program, int64_t layer, int pass, const R
   program.Add(
       {"experts_up", l, pass},
       [=, this, &shard](const Worker& worker) {
-        ExpertsGateUp(shard.experts, groups_, {world_rows_data_, world_stride_},
-                      expert_activations_, worker);
+        kernels_.experts_gate_up(shard.experts, groups_, {world_rows_data_, world_stride_},
+                                 expert_activations_, worker);
       },
       TraceExperts(shard));
   program.Add({"experts_down", l, pass}, [=, this, &shard](const Worker& worker) {
-    ExpertsDown(shard.experts, shard.expert_bounds, groups_, expert_activations_, AllRows(batch),
-                config_.hidden_size, pieces, worker);
+    kernels_.experts_down(shard.experts, shard.expert_bounds, groups_, expert_activations_,
+                          AllRows(batch), config_.hidden_size, pieces, worker);
   });
 }
 
@@ -154,14 +154,14 @@ void RankModel::RecordFfn(Program& program, int64_t layer, int pass, const RowBa
     program.Add(
         {"mlp_up", l, pass},
         [=, this, &shard](const Worker& worker) {
-          GateUp(shard.mlp.gate, shard.mlp.up, {world_rows_data_, world_stride_}, AllRows(batch),
-                 mlp_activations_, worker);
+          kernels_.gate_up(shard.mlp.gate, shard.mlp.up, {world_rows_data_, world_stride_},
+                           AllRows(batch), mlp_activations_, worker);
         },
         TraceMlp(batch, shard.mlp));
     program.Add({"mlp_down", l, pass}, [=, this, &shard](const Worker& worker) {
-      MatmulSegments(shard.mlp.down, shard.mlp.down_bounds,
-                     {mlp_activations_.data, mlp_activations_.stride}, AllRows(batch),
-                     {pieces, 2 * hidden}, worker);
+      kernels_.matmul_segments(shard.mlp.down, shard.mlp.down_bounds,
+                               {mlp_activations_.data, mlp_activations_.stride}, AllRows(batch),
+                               {pieces, 2 * hidden}, worker);
     });
   }
   program.AddCollective({"collect_ffn", l, pass}, [=, this] {
@@ -174,7 +174,7 @@ void RankModel::RecordFfn(Program& program, int64_t layer, int pass, const RowBa
         const std::vector<const float*> pieces = PiecesOf(*world_pieces_, world_.size());
         const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          AddPieces(pieces, 2 * hidden, hidden, two_sums, i, x_.row(i));
+          kernels_.add_pieces(pieces, 2 * hidden, hidden, two_sums, i, x_.row(i));
         }
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), hidden * sizeof(float)));

@@ -30,14 +30,18 @@ std::vector<const float*> RankModel::PiecesOf(const PieceBuffer& buffer, int siz
 template <typename T>
 T* RankModel::Allocate(int64_t count) {
   workspace_.emplace_back(static_cast<size_t>(count) * sizeof(T));
+  workspace_.back().Touch();
+  own_bytes_ += static_cast<int64_t>(workspace_.back().bytes());
   return reinterpret_cast<T*>(workspace_.back().data());
 }
 
-RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& limits,
-                     LatentFormat format, std::vector<LatentCache> layer_caches,
-                     Communicator& world, Communicator& group)
+RankModel::RankModel(const ModelWeights& weights, const Kernels& kernels, int rank,
+                     const RowLimits& limits, LatentFormat format,
+                     std::vector<LatentCache> layer_caches, Communicator& world,
+                     Communicator& group)
     : weights_(weights),
       config_(weights.config()),
+      kernels_(kernels),
       rank_(rank),
       attn_rank_(weights.layout().attn_rank(rank)),
       format_(format),
@@ -77,6 +81,8 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
   const int64_t pairs = all * std::min(config_.num_experts_per_tok, local_experts);
   expert_activations_ = rows(pairs, config_.moe_intermediate_size);
   groups_.Reserve(local_experts, pairs);
+  own_bytes_ += (local_experts + 1) * static_cast<int64_t>(sizeof(int32_t)) +
+                pairs * static_cast<int64_t>(sizeof(int32_t) + sizeof(float));
 
   group_rows_ = group.AllocateGathered(replica * group_stride_ * sizeof(float));
   world_rows_ = world.AllocateGathered(all * world_stride_ * sizeof(float));
@@ -86,42 +92,16 @@ RankModel::RankModel(const ModelWeights& weights, int rank, const RowLimits& lim
   for (int r = 0; r < world.size(); ++r) {
     logit_piece_bytes_.push_back(weights.VocabOf(r).size() * sizeof(float));
   }
-  group_pieces_ = group.AllocatePieces(Times(group_piece_bytes_, replica), own, group_piece_bytes_);
-  world_pieces_ = world.AllocatePieces(Times(world_piece_bytes_, all), own, world_piece_bytes_);
-  logit_pieces_ = world.AllocatePieces(Times(logit_piece_bytes_, limits.head_rows * replicas),
-                                       limits.head_rows, logit_piece_bytes_);
+  const auto pieces = [&](Communicator& ranks, const std::vector<size_t>& row_bytes,
+                          int64_t max_rows, int64_t max_own_rows) {
+    own_bytes_ += max_rows * static_cast<int64_t>(row_bytes[ranks.rank()]);
+    return ranks.AllocatePieces(Times(row_bytes, max_rows), max_own_rows, row_bytes);
+  };
+  group_pieces_ = pieces(group, group_piece_bytes_, replica, own);
+  world_pieces_ = pieces(world, world_piece_bytes_, all, own);
+  logit_pieces_ = pieces(world, logit_piece_bytes_, limits.head_rows * replicas, limits.head_rows);
   group_rows_data_ = reinterpret_cast<float*>(group_rows_->local());
   world_rows_data_ = reinterpret_cast<float*>(world_rows_->local());
-}
-
-int64_t RankModel::WorkspaceBytes(const ModelConfig& config, const Layout& layout,
-                                  const RowLimits& limits) {
-  const int64_t hidden = config.hidden_size, replica = limits.rows;
-  const int64_t own = CeilDiv(replica, layout.attn_tp_size());
-  const int64_t all = replica * layout.dp_size();
-  const int64_t head_rows = int64_t{limits.head_rows} * layout.dp_size();
-  const int64_t latent = config.kv_lora_rank + config.qk_rope_head_dim;
-  const int64_t heads = CeilDiv(config.num_attention_heads, layout.attn_tp_size());
-  const int64_t width =
-      std::max(config.intermediate_size, config.moe_intermediate_size * config.n_shared_experts);
-  const int64_t own_row = 6 * hidden + latent + config.n_routed_experts;
-  const int64_t replica_row =
-      heads * (config.qk_head_dim() + 2 * config.kv_lora_rank + config.v_head_dim) +
-      std::max(config.q_lora_rank, hidden) + latent + hidden;
-  // FP8 down-projections go in units of their scale blocks; which are FP8, only their tensors say.
-  const auto own_width = [&](int64_t unit) {
-    return CeilDiv(CeilDiv(width, unit), layout.tp_size()) * unit;
-  };
-  const int64_t widest =
-      config.quantization.present
-          ? std::max(own_width(kMlpUnit), own_width(config.quantization.block_columns))
-          : own_width(kMlpUnit);
-  const int64_t all_row = widest + config.num_experts_per_tok * config.moe_intermediate_size +
-                          3 * hidden + 2 * config.num_experts_per_tok +
-                          static_cast<int64_t>(sizeof(RowIdentity) / sizeof(float));
-  const int64_t head_row = hidden + CeilDiv(config.vocab_size, layout.tp_size());
-  return (own * own_row + replica * replica_row + all * all_row + head_rows * head_row) *
-         static_cast<int64_t>(sizeof(float));
 }
 
 Program::Trace RankModel::TraceOwn(
@@ -165,8 +145,8 @@ void RankModel::RecordNorm(Program& program, OpTag tag, const RowBatch& batch,
       [this, batch, norm = weight.data(), out](const Worker& worker) {
         const Range rows = RowsOfWorker(OwnRows(batch).size(), worker);
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          RmsNorm(x_.row(i), norm, config_.hidden_size, static_cast<float>(config_.rms_norm_eps),
-                  out.row(i));
+          kernels_.rms_norm(x_.row(i), norm, config_.hidden_size,
+                            static_cast<float>(config_.rms_norm_eps), out.row(i));
         }
       },
       TraceOwn(batch, out.data, out.stride * sizeof(float), config_.hidden_size * sizeof(float)));
@@ -219,8 +199,8 @@ void RankModel::RecordHead(Program& program, int pass, const RowBatch& batch,
   const PackedMatrix& matrix = pass == 0 ? weights_.head(rank_) : weights_.mtp_head(rank_);
   float* logits = reinterpret_cast<float*>(logit_pieces_->local());
   program.Add({"head", -1, pass}, [=, this, &matrix](const Worker& worker) {
-    Matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()], {logits, matrix.columns()},
-           worker);
+    kernels_.matmul(matrix, {gathered, hidden}, head.world_begin[world_.size()],
+                    {logits, matrix.columns()}, worker);
   });
   program.AddCollective({"collect_logits", -1, pass}, [=, this] {
     return world_.CollectRows({"logits", pass}, *logit_pieces_, logit_piece_bytes_,
@@ -255,8 +235,8 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
             continue;
           }
           weights_.mtp_embedding().Read(tokens[own.begin + i], out);
-          RmsNorm(out, mtp.enorm.data(), hidden, eps, out);
-          RmsNorm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
+          kernels_.rms_norm(out, mtp.enorm.data(), hidden, eps, out);
+          kernels_.rms_norm(state(i, own.begin + i), mtp.hnorm.data(), hidden, eps, out + hidden);
         }
       },
       TraceOwn(batch, mtp_input_.data, mtp_input_.stride * sizeof(float),
@@ -264,8 +244,8 @@ void RankModel::RecordMtpInput(Program& program, int pass, const RowBatch& batch
   program.Add(
       {"eh_proj", layer, pass},
       [=, this, &mtp](const Worker& worker) {
-        Matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(), x_,
-               worker);
+        kernels_.matmul(mtp.eh_proj, {mtp_input_.data, mtp_input_.stride}, OwnRows(batch).size(),
+                        x_, worker);
       },
       TraceOwn(batch, x_.data, x_.stride * sizeof(float), config_.hidden_size * sizeof(float)));
 }

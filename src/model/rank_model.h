@@ -16,6 +16,7 @@
 
 #include "device/program.h"
 #include "model/weights.h"
+#include "ops/kernels.h"
 #include "parallel/communicator.h"
 
 namespace tandem {
@@ -53,10 +54,11 @@ struct HeadBatch {
 
 class RankModel {
  public:
-  // `layer_caches[layer]` = where the latents of a layer live for this rank. Collective: allocates
-  // shared buffers.
-  RankModel(const ModelWeights& weights, int rank, const RowLimits& limits, LatentFormat format,
-            std::vector<LatentCache> layer_caches, Communicator& world, Communicator& group);
+  // `layer_caches[layer]` = where the latents of a layer live for this rank; `kernels` = those of
+  // the instruction set to run, which changes no bit. Collective: allocates shared buffers.
+  RankModel(const ModelWeights& weights, const Kernels& kernels, int rank, const RowLimits& limits,
+            LatentFormat format, std::vector<LatentCache> layer_caches, Communicator& world,
+            Communicator& group);
 
   // Target: embedding, layers 0..num_hidden_layers-1, final norm into states.
   void RecordTarget(Program& program, const RowBatch& batch, const int32_t* tokens);
@@ -78,11 +80,9 @@ class RankModel {
   // The whole logits row [vocab_size] of own head row i (counted from the rank's first).
   void ReadLogits(int64_t i, float* row) const;
 
-  // An estimate, before anything is allocated, of the bytes that one rank's constructor allocates;
-  // buffers that ranks share are counted at each. What a copying communicator holds of its own
-  // comes on top.
-  static int64_t WorkspaceBytes(const ModelConfig& config, const Layout& layout,
-                                const RowLimits& limits);
+  // Bytes that the constructor has allocated for this rank alone: without the gathered rows, which
+  // ranks may share.
+  int64_t own_bytes() const { return own_bytes_; }
 
  private:
   void RecordLayer(Program& program, int64_t layer, int pass, const RowBatch& batch);
@@ -142,6 +142,7 @@ class RankModel {
 
   const ModelWeights& weights_;
   const ModelConfig& config_;
+  const Kernels& kernels_;
   const int rank_, attn_rank_;
   const LatentFormat format_;
   const std::vector<LatentCache> caches_;
@@ -153,6 +154,7 @@ class RankModel {
       query_input_;  // floats of a gathered row before its latent: q_lora_rank or hidden_size
   const int64_t group_stride_, world_stride_;  // floats per gathered row
   std::vector<Buffer<std::byte>> workspace_;
+  int64_t own_bytes_ = 0;
 
   // Own rows.
   OutputRows x_, hidden_, states_, draft_states_, latents_, router_logits_, mtp_input_;

@@ -79,8 +79,8 @@ void WeightWalk::AddTarget(TensorSource& source) {
   }
 }
 
-Status WeightWalk::AddModule(int64_t module, TensorSource& source, int64_t layer,
-                             const QuantizationConfig& quantization, TensorSource& target) {
+void WeightWalk::AddModuleLayer(int64_t module, TensorSource& source, int64_t layer,
+                                const QuantizationConfig& quantization) {
   source_ = &source;
   quantization_ = quantization;
   in_module_ = true;
@@ -93,7 +93,15 @@ Status WeightWalk::AddModule(int64_t module, TensorSource& source, int64_t layer
   Vector(prefix + "shared_head.norm.weight", hidden, mtp.head_norm);
   Whole(prefix + "eh_proj.weight", hidden, 2 * hidden, kShared, mtp.eh_proj);
   Layer(prefix, config_.num_hidden_layers + module);
+}
 
+Status WeightWalk::AddModule(int64_t module, TensorSource& source, int64_t layer,
+                             const QuantizationConfig& quantization, TensorSource& target) {
+  AddModuleLayer(module, source, layer, quantization);
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const int64_t hidden = config_.hidden_size;
+  MtpWeights& mtp = weights_.mtp_[module];
+  SetGroup(WeightGroup::kMtp);
   // In a file of its own a module may also have the names of the top.
   const bool apart = &source != &target;
   const auto names = [&](const std::string& own, const std::string& top) {

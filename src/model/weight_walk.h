@@ -31,6 +31,9 @@ class WeightWalk {
   // reading an embedding or a head.
   Status AddModule(int64_t module, TensorSource& source, int64_t layer,
                    const QuantizationConfig& quantization, TensorSource& target);
+  // The same without embedding and head, which may be the target's: nothing is read.
+  void AddModuleLayer(int64_t module, TensorSource& source, int64_t layer,
+                      const QuantizationConfig& quantization);
   // The rotary tables, which come from no tensor.
   void AddRotary(int64_t positions);
 

@@ -99,6 +99,15 @@ Result<WeightPlan> ModelWeights::Walk(TensorSource& source, const ModelConfig& c
           walk.AddModule(i, source, config.num_hidden_layers + i, config.quantization, source));
     }
   }
+  if (state == MtpState::kLeftOut) {
+    // Some of its tensors exist: a checkpoint without all of them is damaged, used or not.
+    const int64_t left_out = config.num_nextn_predict_layers;
+    ModelWeights unused(config, layout, left_out);
+    WeightWalk check(unused, options.num_threads, nullptr);
+    for (int64_t i = 0; i < left_out; ++i) {
+      check.AddModuleLayer(i, source, config.num_hidden_layers + i, config.quantization);
+    }
+  }
   for (int64_t i = 0; (modules == 0 || apart) && i < config.num_nextn_predict_layers; ++i) {
     source.SkipPrefix(LayerPrefix(config.num_hidden_layers + i));
   }

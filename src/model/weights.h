@@ -83,7 +83,7 @@ struct LoadOptions {
   int num_threads = 1;    // that read and pack
   // Fraction of bytes done, rising to 1, at most 20 times a second, from any thread but never from
   // two at once. May be null.
-  std::function<void(double)> progress = nullptr;
+  std::function<void(double)> progress = {};
 };
 
 // Whether `source` has the MTP modules that the config announces: kNone, kAbsent (no tensor of

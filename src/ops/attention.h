@@ -1,5 +1,6 @@
-// Absorbed latent attention (MLA) over the paged cache, rotary embedding and the cache's number
-// formats. The one attention form, for prefill, decode and verification alike; no projections here.
+// What absorbed latent attention (MLA) works on: the paged cache, its number formats, rotary
+// embedding, query rows. The operation itself, for prefill, decode and verification alike, is in
+// ops/kernels.h; no projections here.
 #pragma once
 
 #include <cstdint>
@@ -77,13 +78,5 @@ struct AttentionRow {
 // Keys per tile: 64 keys fill four Vec16 of scores, and 64 x 576 floats of converted keys stay in a
 // 256 KiB L2 cache.
 inline constexpr int kAttentionTile = 64;
-
-// For each row and head: out[row][head][kv_lora_rank] = softmax(scale * (q_latent . c + q_rope .
-// k_rope)) c. Tiles of kAttentionTile keys at absolute positions are computed alone, each with its
-// own maximum, and merged by one left fold. q_latent[row] is [heads][kv_lora_rank]; q_rope[row]
-// points at head 0's rotary part, heads q_rope_head floats apart.
-void LatentAttention(const AttentionShape& shape, const LatentCache& cache, int32_t first_key,
-                     const AttentionRow* rows, int64_t num_rows, InputRows q_latent,
-                     InputRows q_rope, int64_t q_rope_head, OutputRows out, const Worker& worker);
 
 }  // namespace tandem

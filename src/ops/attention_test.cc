@@ -5,10 +5,14 @@
 #include <cstring>
 
 #include "ops/math.h"
+#include "ops/test_kernels.h"
 #include "ops/test_rows.h"
 
 namespace tandem {
 namespace {
+
+class LatentAttention : public KernelTest {};
+TANDEM_FOR_ALL_KERNELS(LatentAttention);
 
 constexpr LatentFormat kFormats[] = {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kFp32};
 
@@ -156,11 +160,12 @@ struct Rows {
         rope(rows, c.heads * (c.rope + 5), rng),
         out(rows, c.heads * c.latent) {}
 
-  void Run(const Case& c, const LatentCache& cache, const std::vector<AttentionRow>& rows,
-           int workers, std::mt19937& rng) {
+  void Run(const Kernels& kernels, const Case& c, const LatentCache& cache,
+           const std::vector<AttentionRow>& rows, int workers, std::mt19937& rng) {
     ForWorkers(workers, rng, [&](const Worker& worker) {
-      LatentAttention(c.shape(), cache, c.first_key, rows.data(), static_cast<int64_t>(rows.size()),
-                      latent.in(), rope.in(), c.rope + 5, out.out(), worker);
+      kernels.latent_attention(c.shape(), cache, c.first_key, rows.data(),
+                               static_cast<int64_t>(rows.size()), latent.in(), rope.in(),
+                               c.rope + 5, out.out(), worker);
     });
     EXPECT_TRUE(out.GuardsHold());
   }
@@ -188,7 +193,7 @@ void ExpectReference(const Case& c, const Keys& keys, const AttentionRow& row, i
 }
 
 // Rows around the borders of tiles, ascending and not, one inactive: all in one call.
-void RunCase(const Case& c, int workers, std::mt19937& rng) {
+void RunCase(const Kernels& kernels, const Case& c, int workers, std::mt19937& rng) {
   SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.latent << "+" << c.rope
                                   << ", block " << c.block_size << ", first key " << c.first_key
                                   << ", " << workers << " workers");
@@ -198,42 +203,43 @@ void RunCase(const Case& c, int workers, std::mt19937& rng) {
     rows.push_back({sequence.table.data(), p, rows.size() != 4});
   }
   Rows data(c, static_cast<int64_t>(rows.size()), rng);
-  data.Run(c, sequence.cache, rows, workers, rng);
+  data.Run(kernels, c, sequence.cache, rows, workers, rng);
   for (size_t r = 0; r < rows.size(); ++r) {
     ExpectReference(c, sequence.keys, rows[r], static_cast<int64_t>(r), data);
   }
 }
 
-TEST(LatentAttention, GivesTheBitsOfTheReference) {
+TEST_P(LatentAttention, GivesTheBitsOfTheReference) {
   std::mt19937 rng(1);
   int workers = 0;
   for (const LatentFormat format : kFormats) {
     for (const int32_t block_size : {1, 3, 16, 1000}) {
       for (const int32_t first_key : {0, 1}) {
         workers = workers % 5 + 1;
-        RunCase({format, 3, 36, 6, block_size, first_key}, workers, rng);
+        RunCase(kernels(), {format, 3, 36, 6, block_size, first_key}, workers, rng);
       }
     }
   }
-  for (const int heads : {0, 1, 8, 17}) RunCase({.heads = heads, .first_key = 1}, 3, rng);
+  for (const int heads : {0, 1, 8, 17})
+    RunCase(kernels(), {.heads = heads, .first_key = 1}, 3, rng);
   for (const auto& [latent, rope] :
        std::vector<std::pair<int, int>>{{1, 2}, {64, 16}, {130, 2}, {256, 4}, {271, 2}}) {
     for (const LatentFormat format : kFormats) {
-      RunCase({format, 2, latent, rope}, 2, rng);
+      RunCase(kernels(), {format, 2, latent, rope}, 2, rng);
     }
   }
-  RunCase({.first_key = 70}, 2, rng);
+  RunCase(kernels(), {.first_key = 70}, 2, rng);
 }
 
-TEST(LatentAttention, NoRows) {
+TEST_P(LatentAttention, NoRows) {
   std::mt19937 rng(2);
   const Case c;
   Rows data(c, 0, rng);
-  data.Run(c, {}, {}, 3, rng);
+  data.Run(kernels(), c, {}, {}, 3, rng);
 }
 
 // Sequences, lengths and inactive rows mixed: a row has the bits that it has alone.
-TEST(LatentAttention, ARowDoesNotDependOnTheRowsBesideIt) {
+TEST_P(LatentAttention, ARowDoesNotDependOnTheRowsBesideIt) {
   std::mt19937 rng(3);
   const Case c{.heads = 9};
   const Sequence sequence(c, 208, rng);
@@ -253,13 +259,13 @@ TEST(LatentAttention, ARowDoesNotDependOnTheRowsBesideIt) {
   }
   Rows together(c, 40, rng);
   for (int workers = 1; workers <= 5; ++workers) {
-    together.Run(c, sequence.cache, rows, workers, rng);
+    together.Run(kernels(), c, sequence.cache, rows, workers, rng);
     for (int64_t r = 0; r < 40; ++r) ExpectReference(c, *keys_of[r], rows[r], r, together);
   }
 }
 
 // Blocks of one slot; those outside of [first_key, position] are billions of bytes away.
-TEST(LatentAttention, MaskedKeysAreNeverRead) {
+TEST_P(LatentAttention, MaskedKeysAreNeverRead) {
   std::mt19937 rng(4);
   for (const LatentFormat format : kFormats) {
     for (const int32_t first_key : {0, 1, 70}) {
@@ -271,7 +277,7 @@ TEST(LatentAttention, MaskedKeysAreNeverRead) {
         std::fill(table.begin(), table.begin() + first_key, 1 << 30);
         std::fill(table.begin() + position + 1, table.end(), 1 << 30);
         const std::vector<AttentionRow> rows = {{table.data(), position, true}};
-        data.Run(c, sequence.cache, rows, 1, rng);
+        data.Run(kernels(), c, sequence.cache, rows, 1, rng);
         ExpectReference(c, sequence.keys, rows[0], 0, data);
       }
     }
@@ -279,14 +285,14 @@ TEST(LatentAttention, MaskedKeysAreNeverRead) {
 }
 
 // Scores far apart: weights of exactly 0, and a fold from a tile that does not count any more.
-TEST(LatentAttention, LargeScores) {
+TEST_P(LatentAttention, LargeScores) {
   std::mt19937 rng(5);
   const Case c{.heads = 2};
   const Sequence sequence(c, 200, rng);
   const std::vector<AttentionRow> rows = {{sequence.table.data(), 199, true}};
   Rows data(c, 1, rng);
   for (int i = 0; i < c.heads * c.latent; ++i) data.latent.row(0)[i] *= 300.0f;
-  data.Run(c, sequence.cache, rows, 1, rng);
+  data.Run(kernels(), c, sequence.cache, rows, 1, rng);
   for (int h = 0; h < c.heads; ++h) {
     const auto expected = Reference(c, sequence.keys, 199, data.latent.row(0) + h * c.latent,
                                     data.rope.row(0) + h * (c.rope + 5));
@@ -366,7 +372,7 @@ TEST(EncodeLatent, Float8ScalesAreTheSmallestPowersOfTwo) {
 }
 
 // Infinity and NaN in one key reach the rows that see it, also as NaN, and no others.
-TEST(LatentAttention, NaNInAKeyStaysThere) {
+TEST_P(LatentAttention, NaNInAKeyStaysThere) {
   std::mt19937 rng(7);
   for (const LatentFormat format : kFormats) {
     const Case c{.format = format, .latent = 150};
@@ -380,7 +386,7 @@ TEST(LatentAttention, NaNInAKeyStaysThere) {
       Rows data(c, 2, rng);
       const std::vector<AttentionRow> rows = {{sequence.table.data(), 14, true},
                                               {sequence.table.data(), 15, true}};
-      data.Run(c, sequence.cache, rows, 1, rng);
+      data.Run(kernels(), c, sequence.cache, rows, 1, rng);
       ExpectReference(c, sequence.keys, rows[0], 0, data);
       EXPECT_FALSE(std::isfinite(data.out.row(1)[140]));
     }

@@ -1,6 +1,6 @@
-// The routed experts of one rank: rows grouped by expert, so that each expert's weights are read
-// once per step, and the rank's part of the routed sum. No router (ops/rows.h) and no shared
-// expert (a plain GateUp + MatmulSegments).
+// The routed experts of one rank: their weights, and rows grouped by expert, so that each expert's
+// weights are read once per step. The products are in ops/kernels.h, the router in ops/rows.h; a
+// shared expert is a plain gated MLP.
 #pragma once
 
 #include <cstdint>
@@ -31,16 +31,5 @@ struct ExpertGroups {
 // local.end). Run by one thread.
 void GroupByExpert(const int32_t* ids, const float* weights, int64_t stride, int64_t rows,
                    int top_k, Range local, ExpertGroups& groups);
-
-// activations[pair] = silu(gate x) * (up x) for every pair of every local expert; x holds all rows.
-void ExpertsGateUp(std::span<const ExpertWeights> experts, const ExpertGroups& groups, InputRows x,
-                   OutputRows activations, const Worker& worker);
-
-// y[row] = sum over the row's local experts of weight * down(activation): experts ascending inside
-// a segment, one chain from +0 each; segments, expert ranges [bounds[s], bounds[s+1]) in local
-// numbers, added in a binary tree. All `rows` rows of `columns` (hidden) are written.
-void ExpertsDown(std::span<const ExpertWeights> experts, std::span<const int32_t> bounds,
-                 const ExpertGroups& groups, OutputRows activations, int64_t rows, int64_t columns,
-                 OutputRows y, const Worker& worker);
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/math.h"
+#include "ops/test_kernels.h"
 #include "ops/test_rows.h"
 #include "parallel/layout.h"
 
@@ -48,6 +49,9 @@ TEST(GroupByExpert, ARankWithoutExpertsGetsNoPair) {
   EXPECT_EQ(groups.begin, (std::vector<int32_t>{0}));
 }
 
+class Experts : public KernelTest {};
+TANDEM_FOR_ALL_KERNELS(Experts);
+
 constexpr int64_t kHidden = 37, kWidth = 21;
 
 struct Model {
@@ -90,8 +94,8 @@ struct Choices {
 };
 
 // The rank's part of the routed sums [rows][kHidden], with `workers` workers.
-TestRows RunRank(Model& model, const Choices& choices, TestRows& x, int64_t rows, Range segments,
-                 int workers, std::mt19937& rng) {
+TestRows RunRank(const Kernels& kernels, Model& model, const Choices& choices, TestRows& x,
+                 int64_t rows, Range segments, int workers, std::mt19937& rng) {
   const int64_t num_experts = static_cast<int64_t>(model.experts.size());
   const Range local = UnitsOfSegments(num_experts, segments);
   std::vector<int32_t> bounds;
@@ -106,10 +110,10 @@ TestRows RunRank(Model& model, const Choices& choices, TestRows& x, int64_t rows
                 local, groups);
   TestRows activations(groups.begin.back(), kWidth), y(rows, kHidden);
   ForWorkers(workers, rng, [&](const Worker& worker) {
-    ExpertsGateUp(own, groups, x.in(), activations.out(), worker);
+    kernels.experts_gate_up(own, groups, x.in(), activations.out(), worker);
   });
   ForWorkers(workers, rng, [&](const Worker& worker) {
-    ExpertsDown(own, bounds, groups, activations.out(), rows, kHidden, y.out(), worker);
+    kernels.experts_down(own, bounds, groups, activations.out(), rows, kHidden, y.out(), worker);
   });
   EXPECT_TRUE(activations.GuardsHold());
   EXPECT_TRUE(y.GuardsHold());
@@ -144,7 +148,7 @@ std::vector<float> RoutedSum(const Model& model, const Choices& choices, const f
   return sum;
 }
 
-TEST(Experts, EveryLayoutGivesTheBitsOfTheReference) {
+TEST_P(Experts, EveryLayoutGivesTheBitsOfTheReference) {
   std::mt19937 rng(1);
   int workers = 0;
   constexpr std::pair<WeightType, WeightType> kTypes[] = {{WeightType::kBf16, WeightType::kBf16},
@@ -166,7 +170,7 @@ TEST(Experts, EveryLayoutGivesTheBitsOfTheReference) {
           for (int rank = 0; rank < ranks; ++rank) {
             workers = workers % 5 + 1;
             pieces.push_back(
-                RunRank(model, choices, x, rows, SegmentsOf(rank, ranks), workers, rng));
+                RunRank(kernels(), model, choices, x, rows, SegmentsOf(rank, ranks), workers, rng));
           }
           for (int64_t i = 0; i < rows * kHidden; ++i) {
             std::vector<float> parts;
@@ -180,7 +184,7 @@ TEST(Experts, EveryLayoutGivesTheBitsOfTheReference) {
   }
 }
 
-TEST(Experts, RowsWithoutLocalExpertsGivePlusZero) {
+TEST_P(Experts, RowsWithoutLocalExpertsGivePlusZero) {
   std::mt19937 rng(2);
   Model model(12, WeightType::kBf16, WeightType::kBf16, rng);
   Choices choices(6, 12, 2, rng);
@@ -190,7 +194,7 @@ TEST(Experts, RowsWithoutLocalExpertsGivePlusZero) {
   TestRows x(6, kHidden, rng);
   for (const int ranks : {1, 4, 16}) {
     for (int rank = 0; rank < ranks; ++rank) {
-      TestRows y = RunRank(model, choices, x, 6, SegmentsOf(rank, ranks), 2, rng);
+      TestRows y = RunRank(kernels(), model, choices, x, 6, SegmentsOf(rank, ranks), 2, rng);
       for (int64_t r = 0; r < 6; ++r) {
         const bool zero = rank + 1 < ranks || r == 2;
         for (int64_t c = 0; c < kHidden; ++c) EXPECT_EQ(Bits(y.row(r)[c]) == 0, zero);

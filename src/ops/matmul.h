@@ -1,15 +1,14 @@
-// Matrix products with packed weights: y = x W^T in FP32. One fused multiply-add chain over K per
-// output element (FP8: one per scale block), so the bits of a row depend on nothing but that row
-// and the weights. No attention and no routing here.
+// The operands of matrix products y = x W^T in FP32: packed weights and rows; the products are in
+// ops/kernels.h. One fused multiply-add chain over K per output element (FP8: one per scale block),
+// so the bits of a row depend on nothing but that row and the weights.
 //
-// "A chain over K" below means, for FP8: sum from +0; for each scale block of the whole matrix that
+// "A chain over K" means, for FP8: sum from +0; for each scale block of the whole matrix that
 // the range touches, ascending, part = chain from +0 over the block's k inside the range of x[k] *
 // (code[k] / 256), sum = fma(part, 256 * scale, sum). (256: codes become numbers by way of fp16,
 // which puts them 2^-8 too low; as powers of two both factors are exact.)
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "base/numeric.h"
 #include "device/buffer.h"
@@ -100,23 +99,5 @@ struct RowsOf {
 };
 using InputRows = RowsOf<const float>;
 using OutputRows = RowsOf<float>;
-
-// y[rows][columns] = x[rows][depth] W^T.
-void Matmul(const PackedMatrix& w, InputRows x, int64_t rows, OutputRows y, const Worker& worker);
-
-// One product per head, in one operation: head h reads x + h * x_head floats and writes y + h *
-// y_head. All heads have equal shapes.
-void MatmulHeads(std::span<const PackedMatrix> w, InputRows x, int64_t x_head, int64_t rows,
-                 OutputRows y, int64_t y_head, const Worker& worker);
-
-// K is cut at bounds[0] = 0 <= ... <= bounds[S] = depth, S a power of two up to 16; each segment
-// has a chain of its own from +0, and the segments are added in a binary tree (DESIGN 7). An empty
-// segment adds +0.
-void MatmulSegments(const PackedMatrix& w, std::span<const int32_t> bounds, InputRows x,
-                    int64_t rows, OutputRows y, const Worker& worker);
-
-// y = silu(x G^T) * (x U^T): the first half of a gated MLP. Shapes of gate and up are equal.
-void GateUp(const PackedMatrix& gate, const PackedMatrix& up, InputRows x, int64_t rows,
-            OutputRows y, const Worker& worker);
 
 }  // namespace tandem

@@ -3,11 +3,19 @@
 #include <gtest/gtest.h>
 
 #include "ops/math.h"
+#include "ops/test_kernels.h"
 #include "ops/test_rows.h"
 #include "parallel/layout.h"
 
 namespace tandem {
 namespace {
+
+class Matmul : public KernelTest {};
+class MatmulSegments : public KernelTest {};
+class MatmulSegmentsDeathTest : public KernelTest {};
+TANDEM_FOR_ALL_KERNELS(Matmul);
+TANDEM_FOR_ALL_KERNELS(MatmulSegments);
+TANDEM_FOR_ALL_KERNELS(MatmulSegmentsDeathTest);
 
 constexpr int64_t kColumns[] = {0, 1, 7, 16, 17, 33, 53};
 constexpr int64_t kDepths[] = {0, 1, 2, 31, 69};
@@ -33,13 +41,13 @@ void ForShapes(const Test& test) {
   }
 }
 
-TEST(Matmul, EveryOutputIsOneChain) {
+TEST_P(Matmul, EveryOutputIsOneChain) {
   std::mt19937 rng(1);
   ForShapes([&](int64_t columns, int64_t depth, int64_t rows, WeightType type, int workers) {
     const PackedMatrix w = RandomMatrix(columns, depth, type, rng);
     TestRows x(rows, depth, rng), y(rows, columns);
     ForWorkers(workers, rng,
-               [&](const Worker& worker) { Matmul(w, x.in(), rows, y.out(), worker); });
+               [&](const Worker& worker) { kernels().matmul(w, x.in(), rows, y.out(), worker); });
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < columns; ++n) {
         ASSERT_EQ(Bits(y.row(r)[n]), Bits(Chain(w, n, x.row(r), 0, depth))) << r << " " << n;
@@ -49,7 +57,7 @@ TEST(Matmul, EveryOutputIsOneChain) {
   });
 }
 
-TEST(Matmul, HeadsAreProductsOfTheirOwn) {
+TEST_P(Matmul, HeadsAreProductsOfTheirOwn) {
   std::mt19937 rng(2);
   ForShapes([&](int64_t columns, int64_t depth, int64_t rows, WeightType type, int workers) {
     const int64_t x_head = depth + 2, y_head = columns;
@@ -58,7 +66,7 @@ TEST(Matmul, HeadsAreProductsOfTheirOwn) {
       for (int h = 0; h < heads; ++h) w.push_back(RandomMatrix(columns, depth, type, rng));
       TestRows x(rows, heads * x_head, rng), y(rows, heads * y_head);
       ForWorkers(workers, rng, [&](const Worker& worker) {
-        MatmulHeads(w, x.in(), x_head, rows, y.out(), y_head, worker);
+        kernels().matmul_heads(w, x.in(), x_head, rows, y.out(), y_head, worker);
       });
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < heads * columns; ++i) {
@@ -72,14 +80,15 @@ TEST(Matmul, HeadsAreProductsOfTheirOwn) {
   });
 }
 
-TEST(Matmul, GateUpIsSiluOfOneChainTimesTheOther) {
+TEST_P(Matmul, GateUpIsSiluOfOneChainTimesTheOther) {
   std::mt19937 rng(3);
   ForShapes([&](int64_t columns, int64_t depth, int64_t rows, WeightType type, int workers) {
     const PackedMatrix gate = RandomMatrix(columns, depth, type, rng);
     const PackedMatrix up = RandomMatrix(columns, depth, type, rng);
     TestRows x(rows, depth, rng), y(rows, columns);
-    ForWorkers(workers, rng,
-               [&](const Worker& worker) { GateUp(gate, up, x.in(), rows, y.out(), worker); });
+    ForWorkers(workers, rng, [&](const Worker& worker) {
+      kernels().gate_up(gate, up, x.in(), rows, y.out(), worker);
+    });
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < columns; ++n) {
         const float g = Chain(gate, n, x.row(r), 0, depth);
@@ -101,14 +110,14 @@ std::vector<int32_t> Bounds(int64_t depth, Range segments) {
   return bounds;
 }
 
-TEST(MatmulSegments, IsTheTreeOverSixteenChains) {
+TEST_P(MatmulSegments, IsTheTreeOverSixteenChains) {
   std::mt19937 rng(4);
   ForShapes([&](int64_t columns, int64_t depth, int64_t rows, WeightType type, int workers) {
     const PackedMatrix w = RandomMatrix(columns, depth, type, rng);
     const std::vector<int32_t> bounds = Bounds(depth, {0, kNumSegments});
     TestRows x(rows, depth, rng), y(rows, columns);
     ForWorkers(workers, rng, [&](const Worker& worker) {
-      MatmulSegments(w, bounds, x.in(), rows, y.out(), worker);
+      kernels().matmul_segments(w, bounds, x.in(), rows, y.out(), worker);
     });
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < columns; ++n) {
@@ -123,22 +132,24 @@ TEST(MatmulSegments, IsTheTreeOverSixteenChains) {
   });
 }
 
-TEST(MatmulSegments, RanksOfAdjacentSegmentsMakeTheSameTree) {
+TEST_P(MatmulSegments, RanksOfAdjacentSegmentsMakeTheSameTree) {
   std::mt19937 rng(5);
   constexpr int64_t kOutputs = 19, kNumRows = 8;
   for (const WeightType type : kTypes) {
     for (const int64_t depth : {0, 1, 6, 15, 16, 50, 96}) {
       const PackedMatrix w = RandomMatrix(kOutputs, depth, type, rng);
       TestRows x(kNumRows, depth, rng), whole(kNumRows, kOutputs);
-      MatmulSegments(w, Bounds(depth, {0, kNumSegments}), x.in(), kNumRows, whole.out(), {});
+      kernels().matmul_segments(w, Bounds(depth, {0, kNumSegments}), x.in(), kNumRows, whole.out(),
+                                {});
       for (const int ranks : {1, 2, 4, 8, 16}) {
         std::vector<TestRows> pieces;
         for (int rank = 0; rank < ranks; ++rank) {
           const Range segments = SegmentsOf(rank, ranks);
           const Range k = UnitsOfSegments(depth, segments);
           pieces.emplace_back(kNumRows, kOutputs);
-          MatmulSegments(PartOf(w, {0, kOutputs}, k), Bounds(depth, segments),
-                         {x.row(0) + k.begin, x.stride()}, kNumRows, pieces.back().out(), {});
+          kernels().matmul_segments(PartOf(w, {0, kOutputs}, k), Bounds(depth, segments),
+                                    {x.row(0) + k.begin, x.stride()}, kNumRows, pieces.back().out(),
+                                    {});
           if (k.size() == 0) {
             EXPECT_EQ(Bits(pieces.back().row(0)[0]), 0u);
           }
@@ -155,16 +166,16 @@ TEST(MatmulSegments, RanksOfAdjacentSegmentsMakeTheSameTree) {
 }
 
 // A rank's columns begin anywhere, inside of panels and of scale blocks.
-TEST(Matmul, APartOfTheColumnsGivesTheBitsOfTheWhole) {
+TEST_P(Matmul, APartOfTheColumnsGivesTheBitsOfTheWhole) {
   std::mt19937 rng(7);
   constexpr int64_t kOutputs = 83, kDepth = 45;
   for (int trial = 0; trial < 20; ++trial) {
     const PackedMatrix w = RandomMatrix(kOutputs, kDepth, WeightType::kFp8, rng);
     TestRows x(1, kDepth, rng), whole(1, kOutputs);
-    Matmul(w, x.in(), 1, whole.out(), {});
+    kernels().matmul(w, x.in(), 1, whole.out(), {});
     for (const Range columns : {Range{0, 5}, Range{5, 40}, Range{40, 83}}) {
       TestRows part(1, columns.size());
-      Matmul(PartOf(w, columns, {0, kDepth}), x.in(), 1, part.out(), {});
+      kernels().matmul(PartOf(w, columns, {0, kDepth}), x.in(), 1, part.out(), {});
       for (int64_t n = 0; n < columns.size(); ++n) {
         ASSERT_EQ(Bits(part.row(0)[n]), Bits(whole.row(0)[columns.begin + n]));
       }
@@ -172,8 +183,24 @@ TEST(Matmul, APartOfTheColumnsGivesTheBitsOfTheWhole) {
   }
 }
 
+// One vector and more, stored in part: the lanes behind the last column stay as they were.
+TEST_P(Matmul, EveryTailOfColumns) {
+  std::mt19937 rng(9);
+  for (int64_t columns = 1; columns <= 33; ++columns) {
+    for (const WeightType type : kTypes) {
+      const PackedMatrix w = RandomMatrix(columns, 5, type, rng);
+      TestRows x(1, 5, rng), y(1, columns);
+      kernels().matmul(w, x.in(), 1, y.out(), {});
+      EXPECT_TRUE(y.GuardsHold()) << columns;
+      for (int64_t n = 0; n < columns; ++n) {
+        ASSERT_EQ(Bits(y.row(0)[n]), Bits(Chain(w, n, x.row(0), 0, 5))) << columns;
+      }
+    }
+  }
+}
+
 // Every code against the exact value: a row that picks one k at a time.
-TEST(Matmul, Float8CodesAreExact) {
+TEST_P(Matmul, Float8CodesAreExact) {
   PackedMatrix w(1, 256, WeightType::kFp8, {1, 256});
   for (int code = 0; code < 256; ++code) {
     w.Panel<uint8_t>(0)[code * kPanel] = static_cast<uint8_t>((code & 0x7f) == 0x7f ? 0 : code);
@@ -183,12 +210,12 @@ TEST(Matmul, Float8CodesAreExact) {
     TestRows x(1, 256), y(1, 1);
     std::fill_n(x.row(0), 256, 0.0f);
     x.row(0)[code] = 3.0f;
-    Matmul(w, x.in(), 1, y.out(), {});
+    kernels().matmul(w, x.in(), 1, y.out(), {});
     ASSERT_EQ(y.row(0)[0], 3.0f * Element(w, 0, code)) << code;
   }
 }
 
-TEST(Matmul, GateAndUpMayHaveDifferentFormats) {
+TEST_P(Matmul, GateAndUpMayHaveDifferentFormats) {
   std::mt19937 rng(8);
   constexpr int64_t kOutputs = 21, kDepth = 50;
   for (const WeightType gate_type : kTypes) {
@@ -196,7 +223,7 @@ TEST(Matmul, GateAndUpMayHaveDifferentFormats) {
       const PackedMatrix gate = RandomMatrix(kOutputs, kDepth, gate_type, rng);
       const PackedMatrix up = RandomMatrix(kOutputs, kDepth, up_type, rng);
       TestRows x(2, kDepth, rng), y(2, kOutputs);
-      GateUp(gate, up, x.in(), 2, y.out(), {});
+      kernels().gate_up(gate, up, x.in(), 2, y.out(), {});
       for (int64_t i = 0; i < 2 * kOutputs; ++i) {
         const int64_t r = i / kOutputs, n = i % kOutputs;
         const float g = Chain(gate, n, x.row(r), 0, kDepth), u = Chain(up, n, x.row(r), 0, kDepth);
@@ -206,24 +233,25 @@ TEST(Matmul, GateAndUpMayHaveDifferentFormats) {
   }
 }
 
-TEST(Matmul, ARowDoesNotDependOnTheRowsBesideIt) {
+TEST_P(Matmul, ARowDoesNotDependOnTheRowsBesideIt) {
   std::mt19937 rng(6);
   constexpr int64_t kOutputs = 40, kDepth = 77, kNumRows = 33;
   const PackedMatrix w = RandomMatrix(kOutputs, kDepth, WeightType::kBf16, rng);
   TestRows x(kNumRows, kDepth, rng), all(kNumRows, kOutputs), one(1, kOutputs);
   std::fill_n(x.row(7), kDepth, std::numeric_limits<float>::quiet_NaN());
-  Matmul(w, x.in(), kNumRows, all.out(), {});
+  kernels().matmul(w, x.in(), kNumRows, all.out(), {});
   for (int64_t r = 0; r < kNumRows; ++r) {
     if (r == 7) continue;
-    Matmul(w, {x.row(r), x.stride()}, 1, one.out(), {});
+    kernels().matmul(w, {x.row(r), x.stride()}, 1, one.out(), {});
     for (int64_t n = 0; n < kOutputs; ++n) ASSERT_EQ(Bits(one.row(0)[n]), Bits(all.row(r)[n]));
   }
 }
 
-TEST(MatmulSegmentsDeathTest, BoundsThatMissColumnsAreABug) {
+TEST_P(MatmulSegmentsDeathTest, BoundsThatMissColumnsAreABug) {
   const PackedMatrix w(4, 10, WeightType::kFp32);
   const std::vector<int32_t> bounds = {0, 9};
-  EXPECT_DEATH(MatmulSegments(w, bounds, {nullptr, 0}, 0, {nullptr, 0}, {}), "CHECK failed");
+  EXPECT_DEATH(kernels().matmul_segments(w, bounds, {nullptr, 0}, 0, {nullptr, 0}, {}),
+               "CHECK failed");
 }
 
 }  // namespace

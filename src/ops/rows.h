@@ -1,5 +1,5 @@
-// Operations on rows that need no weights matrix: embedding look-up, RMSNorm, sums of pieces,
-// router choice.
+// Operations on rows that need neither a weights matrix nor vectors: embedding look-up, router
+// choice. RMSNorm and sums of pieces are in ops/kernels.h.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,6 @@ struct EmbeddingTable {
 
   void Read(int64_t row, float* out) const;
 };
-
-// y = x * rsqrt(mean(x^2) + eps) * weight for one row of `size`. The sum of squares runs in 16
-// lanes, added in a fixed tree. y may be x.
-void RmsNorm(const float* x, const float* weight, int64_t size, float eps, float* y);
-
-// x[row] += tree sum over `parts` of pieces[p][row] (one per rank: 1, 2, 4, 8 or 16), and, where
-// `second` columns follow the first `size` in each piece, x[row] += (first sum + second sum). Row r
-// of part p starts at pieces[p] + r * stride.
-void AddPieces(std::span<const float* const> pieces, int64_t stride, int64_t size, bool two_sums,
-               int64_t row, float* x);
 
 // What a router's logits become: 1 / (1 + exp(-x)) (V3), or a softmax over all experts (V2).
 enum class RouterScoring { kSigmoid, kSoftmax };

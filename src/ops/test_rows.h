@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "ops/matmul.h"
 
 namespace tandem {
@@ -113,8 +114,8 @@ inline ScaleBlocks RandomBlocks(std::mt19937& rng) {
 
 // The scale of a block of the whole matrix: any positive number, not only powers of two.
 inline float ScaleOfBlock(uint32_t seed, int64_t column_block, int64_t depth_block) {
-  std::mt19937 rng(seed ^ static_cast<uint32_t>(column_block * 7919 + depth_block));
-  return std::abs(RandomFloat(rng)) * 0.01f + 1e-6f;
+  const uint64_t hash = HashCombine(HashCombine(seed, column_block), depth_block);
+  return static_cast<float>(hash >> 40) * 0x1p-30f + 1e-6f;
 }
 
 // FP8 gets random blocks unless they are given.

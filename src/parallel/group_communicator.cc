@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/system_memory.h"
 
 namespace tandem {
 namespace {
@@ -19,6 +20,7 @@ AlignedBytes::AlignedBytes(size_t size) : memory_(std::calloc(1, size + kAlignme
   CHECK(memory_ != nullptr);
   const uintptr_t address = reinterpret_cast<uintptr_t>(memory_.get());
   data_ = static_cast<std::byte*>(memory_.get()) + (kAlignment - address % kAlignment) % kAlignment;
+  TouchPages(data_, size_);
 }
 
 void AlignedBytes::Free::operator()(void* memory) const {

@@ -15,13 +15,19 @@ std::string LastPart(const std::string& folder) {
 }  // namespace
 
 Result<ServedModel> LoadServedModel(const std::string& folder, const std::string& name,
-                                    const std::string& chat_template_file) {
+                                    const std::string& chat_template_file,
+                                    bool bytes_if_no_tokenizer) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(folder));
   ServedModel model;
   model.name = name.empty() ? LastPart(folder) : name;
   model.alias = folder;
   ASSIGN_OR_RETURN(model.defaults, LoadGenerationConfig(folder, config));
-  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
+  std::error_code error;
+  if (bytes_if_no_tokenizer && !std::filesystem::exists(folder + "/tokenizer.json", error)) {
+    model.tokenizer = Tokenizer::OfBytes();
+  } else {
+    ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
+  }
   auto chat_template = ChatTemplate::Load(folder, chat_template_file);
   if (chat_template.ok()) {
     model.chat_template = std::move(chat_template).value();

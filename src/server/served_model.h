@@ -26,8 +26,10 @@ struct ServedModel {
 
 // Reads the text files of `folder`. The context length is the model's: the engine's may be shorter,
 // and is then the caller's to fill in. `name`: empty means the folder's last part;
-// `chat_template_file`: empty means the model's own. Errors: a file that is missing or wrong.
+// `chat_template_file`: empty means the model's own; without a tokenizer.json,
+// `bytes_if_no_tokenizer` makes every byte a token. Errors: a file that is missing or wrong.
 Result<ServedModel> LoadServedModel(const std::string& folder, const std::string& name,
-                                    const std::string& chat_template_file);
+                                    const std::string& chat_template_file,
+                                    bool bytes_if_no_tokenizer = false);
 
 }  // namespace tandem

@@ -31,7 +31,7 @@ Result<Sources> ChooseSources(const std::string& model_folder, const std::string
                               const TokenizerConfig& config) {
   const std::string path =
       template_file.empty() ? model_folder + "/chat_template.jinja" : template_file;
-  Result<std::string> text = ReadTextFile(path);
+  Result<std::string> text = ReadTextFile(path, kMaxTemplateBytes);
   if (text.ok()) return Sources{path, std::move(text).value(), ""};
   const bool optional_file = template_file.empty();
   if (!optional_file || text.status().code() != StatusCode::kNotFound) return text.status();

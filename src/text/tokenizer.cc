@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 #include "text/ffi/tandem_text.h"
 #include "text/ffi_sink.h"
@@ -15,7 +17,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_folder) {
   const std::string path = model_folder + "/tokenizer.json";
-  ASSIGN_OR_RETURN(const std::string json, ReadTextFile(path));
+  ASSIGN_OR_RETURN(const std::string json, ReadTextFile(path, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(model_folder));
   std::unique_ptr<Tokenizer> result(new Tokenizer);
   std::string error;
@@ -42,6 +44,38 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_fold
     return InvalidArgument(config.path + ": field \"add_eos_token\" is true but \"eos_token\" (\"" +
                            config.eos_token + "\") is no token of " + path);
   }
+  return result;
+}
+
+namespace {
+
+// A byte-level BPE without merges. Its vocabulary spells byte b as Unicode character b where that
+// is printable, and as 256, 257, ... in order where it is not (GPT-2's alphabet).
+std::string ByteLevelJson() {
+  std::string vocabulary;
+  for (int byte = 0, other = 256; byte < 256; ++byte) {
+    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+    vocabulary +=
+        fmt::format("{}\"\\u{:04x}\":{}", byte == 0 ? "" : ",", printable ? byte : other++, byte);
+  }
+  return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+         R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
+         R"("use_regex":false},"post_processor":null,"decoder":{"type":"ByteLevel",)"
+         R"("add_prefix_space":false,"trim_offsets":true,"use_regex":false},)"
+         R"("model":{"type":"BPE","dropout":null,"unk_token":null,"fuse_unk":false,)"
+         R"("byte_fallback":false,"merges":[],"vocab":{)" +
+         vocabulary + "}}}";
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> Tokenizer::OfBytes() {
+  const std::string json = ByteLevelJson();
+  std::unique_ptr<Tokenizer> result(new Tokenizer);
+  std::string error;
+  result->tokenizer_.reset(tandem_tokenizer_load(json.data(), json.size(), AppendText, &error));
+  CHECK(result->tokenizer_ != nullptr);
+  result->post_process_ = true;
   return result;
 }
 

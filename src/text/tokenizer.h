@@ -29,6 +29,8 @@ class Tokenizer {
 
   // Reads tokenizer.json and, if there, tokenizer_config.json. Errors name the file and the field.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& model_folder);
+  // Token b is byte b, for models without a tokenizer (made-up weights).
+  static std::unique_ptr<Tokenizer> OfBytes();
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace tandem {
@@ -75,14 +74,28 @@ Status ReadChatTemplates(const Json& json, TokenizerConfig* config) {
 
 }  // namespace
 
-Result<std::string> ReadTextFile(const std::string& path) {
-  // Opening a folder succeeds and reads nothing; it is no file all the same.
+Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return InvalidArgument(path + ": is a folder");
+  const auto kind = std::filesystem::status(path, error).type();
+  // Opening a folder succeeds and reads nothing; a pipe or device may never end.
+  if (kind == std::filesystem::file_type::directory) {
+    return InvalidArgument(path + ": is a folder");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound(path + ": cannot be opened");
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (kind != std::filesystem::file_type::regular) {
+    return InvalidArgument(path + ": is no regular file");
+  }
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) return InvalidArgument(path + ": " + error.message());
+  if (size > max_bytes) {
+    return InvalidArgument(path + ": has " + std::to_string(size) + " bytes, more than the " +
+                           std::to_string(max_bytes) + " that such a file may have");
+  }
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return InvalidArgument(path + ": cannot be read");
+  text.resize(static_cast<size_t>(file.gcount()));
   return text;
 }
 
@@ -90,7 +103,7 @@ Result<TokenizerConfig> ReadTokenizerConfig(const std::string& model_folder) {
   TokenizerConfig config;
   config.path = model_folder + "/tokenizer_config.json";
   config.template_variables = "{}";
-  Result<std::string> text = ReadTextFile(config.path);
+  Result<std::string> text = ReadTextFile(config.path, kMaxTokenizerConfigBytes);
   if (text.status().code() == StatusCode::kNotFound) return config;
   RETURN_IF_ERROR(text.status());
   Json json;

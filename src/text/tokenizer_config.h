@@ -1,6 +1,7 @@
 // What tokenizer_config.json says about special tokens and chat templates. Internal to src/text.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,14 @@ struct TokenizerConfig {
 // field.
 Result<TokenizerConfig> ReadTokenizerConfig(const std::string& model_folder);
 
-// The file's bytes; NotFound if it cannot be opened, InvalidArgument if it cannot be read.
-Result<std::string> ReadTextFile(const std::string& path);
+// What such files may have at most. Parsed, each costs up to some 16 times its size. The longest
+// that we know: tokenizer.json 35 MB (Gemma), tokenizer_config.json 1 MB, templates 40 kB.
+inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
+inline constexpr size_t kMaxTokenizerConfigBytes = size_t{4} << 20;
+inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+// The file's bytes; NotFound if there is none that can be opened, InvalidArgument if it is no
+// regular file, longer than `max_bytes`, or cannot be read.
+Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
 
 }  // namespace tandem

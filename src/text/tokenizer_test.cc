@@ -196,5 +196,24 @@ TEST(Tokenizer, DamagedFilesNeverCrash) {
   EXPECT_GT(loaded, 0);
 }
 
+TEST(TokenizerTest, OfBytesKeepsEveryByte) {
+  const auto tokenizer = Tokenizer::OfBytes();
+  EXPECT_EQ(tokenizer->id_count(), 256);
+  const std::string text = "A\n \x7f \xc3\xa9 \xf0\x9f\x98\x80";
+  const auto ids = tokenizer->Encode(text, true);
+  ASSERT_TRUE(ids.ok());
+  ASSERT_EQ(ids->size(), text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    EXPECT_EQ((*ids)[i], static_cast<unsigned char>(text[i]));
+  }
+  EXPECT_EQ(tokenizer->Decode(*ids, true), text);
+  EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{72, 300, 105}, true), "Hi");
+  for (int32_t id = 0; id < 256; ++id) {
+    std::string bytes;
+    EXPECT_EQ(tokenizer->PieceOf(id, true, &bytes), Tokenizer::Piece::kBytes);
+    EXPECT_EQ(bytes, std::string(1, static_cast<char>(id)));
+  }
+}
+
 }  // namespace
 }  // namespace tandem

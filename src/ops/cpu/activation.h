@@ -7,7 +7,7 @@
 #include "ops/cpu/panel.h"
 #include "ops/math.h"
 
-namespace tandem {
+namespace tandem::TANDEM_ISA {
 
 // outputs[i][16 p ..] = silu(g) * u, with silu(g) = g / (1 + exp(-g)).
 inline void GateUpTile(const PackedMatrix& gate, const PackedMatrix& up, int64_t panel, int rows,
@@ -26,4 +26,4 @@ inline void GateUpTile(const PackedMatrix& gate, const PackedMatrix& up, int64_t
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_ISA

@@ -5,7 +5,7 @@
 #include "ops/cpu/activation.h"
 #include "ops/cpu/panel.h"
 
-namespace tandem {
+namespace tandem::TANDEM_ISA {
 namespace {
 
 // The levels of the segment tree while it is summed, for one panel of columns of all rows: level l
@@ -66,39 +66,6 @@ void AddExpert(const ExpertWeights& expert, int64_t panel, const ExpertGroups& g
 
 }  // namespace
 
-void ExpertGroups::Reserve(int64_t num_local_experts, int64_t max_pairs) {
-  begin.resize(num_local_experts + 1);
-  rows.resize(max_pairs);
-  weights.resize(max_pairs);
-}
-
-void GroupByExpert(const int32_t* ids, const float* weights, int64_t stride, int64_t rows,
-                   int top_k, Range local, ExpertGroups& groups) {
-  std::vector<int32_t>& begin = groups.begin;
-  std::fill(begin.begin(), begin.end(), 0);
-  const auto for_pairs = [&](const auto& visit) {
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int i = 0; i < top_k; ++i) {
-        const int32_t expert = ids[row * stride + i];
-        if (expert >= local.begin && expert < local.end) {
-          visit(expert - local.begin, row, weights[row * stride + i]);
-        }
-      }
-    }
-  };
-  for_pairs([&](int64_t expert, int64_t, float) { ++begin[expert + 1]; });
-  for (size_t e = 1; e < begin.size(); ++e) begin[e] += begin[e - 1];
-  CHECK(static_cast<size_t>(begin.back()) <= groups.rows.size());
-  // begin[e] walks to the start of e + 1 while pairs are placed, and is set back after.
-  for_pairs([&](int64_t expert, int64_t row, float weight) {
-    const int32_t place = begin[expert]++;
-    groups.rows[place] = static_cast<int32_t>(row);
-    groups.weights[place] = weight;
-  });
-  for (size_t e = begin.size() - 1; e > 0; --e) begin[e] = begin[e - 1];
-  begin[0] = 0;
-}
-
 void ExpertsGateUp(std::span<const ExpertWeights> experts, const ExpertGroups& groups, InputRows x,
                    OutputRows activations, const Worker& worker) {
   if (experts.empty()) return;
@@ -145,4 +112,4 @@ void ExpertsDown(std::span<const ExpertWeights> experts, std::span<const int32_t
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_ISA

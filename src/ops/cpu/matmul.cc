@@ -5,7 +5,7 @@
 #include "ops/cpu/activation.h"
 #include "ops/cpu/panel.h"
 
-namespace tandem {
+namespace tandem::TANDEM_ISA {
 namespace {
 
 int64_t ColumnsOfPanel(const PackedMatrix& w, int64_t panel) {
@@ -98,4 +98,4 @@ void GateUp(const PackedMatrix& gate, const PackedMatrix& up, InputRows x, int64
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_ISA

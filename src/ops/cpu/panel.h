@@ -7,16 +7,13 @@
 #include "ops/cpu/simd.h"
 #include "ops/matmul.h"
 
-namespace tandem {
+namespace tandem::TANDEM_ISA {
 
-// Rows per pass over a panel: 6 rows x 2 registers of sums, 2 of weights and 1 broadcast fill
-// AVX2's 16 registers.
-inline constexpr int kTileRows = 6;
-
-// sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending.
+// sum[i] += chain over k in [k_begin, k_end) of x[i][k] * panel[k], k ascending. Not inlined: the
+// loop needs every register, which callers' constants would take.
 template <int R, typename W>
-inline void PanelChain(const W* panel, int64_t k_begin, int64_t k_end, const float* const* x,
-                       Vec16* sum) {
+[[gnu::noinline]] void PanelChain(const W* panel, int64_t k_begin, int64_t k_end,
+                                  const float* const* x, Vec16* sum) {
   Vec16 acc[R];
   for (int i = 0; i < R; ++i) acc[i] = sum[i];
   for (int64_t k = k_begin; k < k_end; ++k) {
@@ -27,23 +24,11 @@ inline void PanelChain(const W* panel, int64_t k_begin, int64_t k_end, const flo
 }
 
 // The same for a number of rows known only at run time, 1..kTileRows.
-template <typename W>
+template <int R = kTileRows, typename W>
 inline void PanelChain(int rows, const W* panel, int64_t k_begin, int64_t k_end,
                        const float* const* x, Vec16* sum) {
-  switch (rows) {
-    case 1:
-      return PanelChain<1>(panel, k_begin, k_end, x, sum);
-    case 2:
-      return PanelChain<2>(panel, k_begin, k_end, x, sum);
-    case 3:
-      return PanelChain<3>(panel, k_begin, k_end, x, sum);
-    case 4:
-      return PanelChain<4>(panel, k_begin, k_end, x, sum);
-    case 5:
-      return PanelChain<5>(panel, k_begin, k_end, x, sum);
-    case 6:
-      return PanelChain<6>(panel, k_begin, k_end, x, sum);
-  }
+  if (rows == R) return PanelChain<R>(panel, k_begin, k_end, x, sum);
+  if constexpr (R > 1) PanelChain<R - 1>(rows, panel, k_begin, k_end, x, sum);
 }
 
 // The same for FP8, by the definition in matmul.h.
@@ -97,4 +82,4 @@ class TreeSum {
   int top_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_ISA

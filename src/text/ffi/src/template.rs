@@ -18,6 +18,18 @@ const FUEL: u64 = 10_000_000;
 /// Bytes of one rendering: beyond any context length (4 bytes a token, 16 million tokens).
 pub const MAX_OUTPUT: usize = 64 << 20;
 
+/// Bytes of a template's source: three times the longest that we know.
+const MAX_SOURCE: usize = 128 << 10;
+
+/// Bytes of one expression or statement: eight times the longest that we know. minijinja's compiler
+/// takes time that grows with the square of a chain of operators; this keeps it below a second.
+const MAX_TAG: usize = 16 << 10;
+
+/// The stack that compiling may use. minijinja's parser and code generator recurse without a limit
+/// along chains of operators, filters and elifs, at most once per byte of source; 4 kB for each is
+/// several times what they take. Address space only, until a hostile template makes use of it.
+const COMPILER_STACK: usize = MAX_SOURCE * 4096;
+
 const NAME: &str = "chat_template";
 
 thread_local! {
@@ -33,6 +45,22 @@ pub struct Template {
 impl Template {
     /// `globals`: a JSON object of variables that a rendering may override.
     pub fn compile(source: &str, globals: &[u8]) -> Result<Self, String> {
+        if source.len() > MAX_SOURCE {
+            let size = source.len();
+            return Err(format!("a template of {size} bytes; the limit is {MAX_SOURCE}"));
+        }
+        check_tags(source)?;
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .stack_size(COMPILER_STACK)
+                .spawn_scoped(scope, || Self::compile_here(source, globals))
+                .map_err(|e| format!("no thread to compile the template: {e}"))?
+                .join()
+                .map_err(|_| "internal error of the template compiler".to_string())?
+        })
+    }
+
+    fn compile_here(source: &str, globals: &[u8]) -> Result<Self, String> {
         let globals = parse("template variables", globals)?;
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -133,6 +161,40 @@ fn prepare(source: &str) -> String {
     }
     result.push_str(rest);
     result
+}
+
+/// Refuses tags longer than MAX_TAG; quoted text inside them may hold what would end them.
+fn check_tags(source: &str) -> Result<(), String> {
+    let bytes = source.as_bytes();
+    let mut at = 0;
+    while at + 1 < bytes.len() {
+        let end: &[u8] = match &bytes[at..at + 2] {
+            b"{{" => b"}}",
+            b"{%" => b"%}",
+            b"{#" => b"#}",
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        let begin = at;
+        let mut quote = None;
+        at += 2;
+        while at < bytes.len() && (quote.is_some() || !bytes[at..].starts_with(end)) {
+            match (quote, bytes[at]) {
+                (Some(_), b'\\') => at += 1,
+                (Some(q), byte) if q == byte => quote = None,
+                (None, byte @ (b'"' | b'\'')) if end != b"#}" => quote = Some(byte),
+                _ => {}
+            }
+            at += 1;
+        }
+        if end != b"#}" && at - begin > MAX_TAG {
+            let line = 1 + bytes[..begin].iter().filter(|&&byte| byte == b'\n').count();
+            return Err(format!("line {line}: a tag of more than {MAX_TAG} bytes"));
+        }
+    }
+    Ok(())
 }
 
 struct LimitedOutput(Vec<u8>);
