@@ -70,14 +70,26 @@ std::array<uint8_t, 256> MakeLevels() {
   return levels;
 }
 
+// Four codes from each 32 random bits: element i is byte i % 4 of word i / 4.
 void FillFp8(uint64_t key, uint64_t begin, uint8_t* out, size_t count) {
   static const std::array<uint8_t, 256> levels = MakeLevels();
-  ForRuns(key, begin, count, [=](uint32_t counter, uint32_t run_key, size_t first, size_t run) {
+  constexpr size_t kWords = 1024;
+  std::array<uint32_t, kWords> words;
+  for (size_t done = 0; done < count;) {
+    const uint64_t index = begin + done;
+    const size_t skip = index % 4;
+    const size_t size = std::min(count - done, 4 * kWords - skip);
+    ForRuns(key, index / 4, (skip + size + 3) / 4,
+            [&](uint32_t counter, uint32_t run_key, size_t first, size_t run) {
+              for (size_t i = 0; i < run; ++i) {
+                words[first + i] = RandomBits(counter + static_cast<uint32_t>(i), run_key);
+              }
+            });
+    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(words.data()) + skip;
     const uint8_t* codes = levels.data();
-    for (size_t i = 0; i < run; ++i) {
-      out[first + i] = codes[RandomBits(counter + static_cast<uint32_t>(i), run_key) >> 24];
-    }
-  });
+    for (size_t i = 0; i < size; ++i) out[done + i] = codes[bytes[i]];
+    done += size;
+  }
 }
 
 // Of the uniform distribution over [-a, a] with variance 1 / inputs.

@@ -70,7 +70,7 @@ TEST(DummyTensors, AnElementDependsOnSeedNameAndIndexAlone) {
   }
 }
 
-// Beyond 2^32 elements the pattern does not begin again, and a read across the border is the two
+// Beyond 2^32 counters the pattern does not begin again, and a read across the border is the two
 // reads on its sides.
 TEST(DummyTensors, LargeTensors) {
   DummyTensors source(Config(true), 7);
@@ -81,7 +81,7 @@ TEST(DummyTensors, LargeTensors) {
     EXPECT_TRUE(source.Read(*tensor, begin, std::as_writable_bytes(std::span(bytes))).ok());
     return bytes;
   };
-  const uint64_t border = uint64_t{1} << 32;
+  const uint64_t border = uint64_t{4} << 32;  // four codes per counter
   EXPECT_NE(read(0, 100), read(border, 100));
   EXPECT_EQ(read(border - 50, 100), read(border - 50, 50) + read(border, 50));
 }

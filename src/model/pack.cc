@@ -28,14 +28,21 @@ Range Intersect(Range a, Range b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-// out[k * kPanel + n] = row n's element k. All 16 rows of a panel are walked at once, so that a
-// panel is written from front to back and the rows are 16 forward streams.
+// out[k * kPanel + n] = row n's element k. A cache line of each of the 16 rows is copied first:
+// rows a power of two apart would push each other out of the first-level cache line by line.
 template <typename To, typename From>
 void PackPanel(const std::byte* data, int64_t row_bytes, int64_t depth, To* out) {
-  const std::byte* row[kPanel];
-  for (int64_t n = 0; n < kPanel; ++n) row[n] = data + n * row_bytes;
-  for (int64_t k = 0; k < depth; ++k, out += kPanel) {
-    for (int64_t n = 0; n < kPanel; ++n) out[n] = Convert<To>(Load<From>(row[n], k));
+  constexpr int64_t kRun = 64 / static_cast<int64_t>(sizeof(From));
+  From lines[kPanel][kRun];
+  for (int64_t k0 = 0; k0 < depth; k0 += kRun) {
+    const int64_t run = std::min(kRun, depth - k0);
+    const std::byte* from = data + k0 * static_cast<int64_t>(sizeof(From));
+    for (int64_t n = 0; n < kPanel; ++n) {
+      std::memcpy(lines[n], from + n * row_bytes, static_cast<size_t>(run) * sizeof(From));
+    }
+    for (int64_t k = 0; k < run; ++k, out += kPanel) {
+      for (int64_t n = 0; n < kPanel; ++n) out[n] = Convert<To>(lines[n][k]);
+    }
   }
 }
 
