@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "model/text_file.h"
+#include "base/text_file.h"
 
 namespace tandem {
 namespace {

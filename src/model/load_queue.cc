@@ -8,7 +8,7 @@
 #include <thread>
 #include <tuple>
 
-#include "model/text_file.h"
+#include "base/text_file.h"
 
 namespace tandem {
 namespace {

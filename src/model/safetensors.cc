@@ -13,7 +13,7 @@
 #include <set>
 #include <utility>
 
-#include "model/text_file.h"
+#include "base/text_file.h"
 
 namespace tandem {
 namespace {

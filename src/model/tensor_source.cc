@@ -1,6 +1,6 @@
 #include "model/tensor_source.h"
 
-#include "model/text_file.h"
+#include "base/text_file.h"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include "base/text_file.h"
 #include "text/ffi/tandem_text.h"
 #include "text/ffi_sink.h"
 #include "text/tokenizer_config.h"

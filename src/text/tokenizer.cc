@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/text_file.h"
 #include "text/ffi/tandem_text.h"
 #include "text/ffi_sink.h"
 #include "text/tokenizer_config.h"

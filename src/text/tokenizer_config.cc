@@ -1,8 +1,8 @@
 #include "text/tokenizer_config.h"
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/text_file.h"
 
 namespace tandem {
 namespace {
@@ -73,31 +73,6 @@ Status ReadChatTemplates(const Json& json, TokenizerConfig* config) {
 }
 
 }  // namespace
-
-Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
-  std::error_code error;
-  const auto kind = std::filesystem::status(path, error).type();
-  // Opening a folder succeeds and reads nothing; a pipe or device may never end.
-  if (kind == std::filesystem::file_type::directory) {
-    return InvalidArgument(path + ": is a folder");
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return NotFound(path + ": cannot be opened");
-  if (kind != std::filesystem::file_type::regular) {
-    return InvalidArgument(path + ": is no regular file");
-  }
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) return InvalidArgument(path + ": " + error.message());
-  if (size > max_bytes) {
-    return InvalidArgument(path + ": has " + std::to_string(size) + " bytes, more than the " +
-                           std::to_string(max_bytes) + " that such a file may have");
-  }
-  std::string text(size, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return InvalidArgument(path + ": cannot be read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
 
 Result<TokenizerConfig> ReadTokenizerConfig(const std::string& model_folder) {
   TokenizerConfig config;

@@ -35,8 +35,4 @@ inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
 inline constexpr size_t kMaxTokenizerConfigBytes = size_t{4} << 20;
 inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
-// The file's bytes; NotFound if there is none that can be opened, InvalidArgument if it is no
-// regular file, longer than `max_bytes`, or cannot be read.
-Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
-
 }  // namespace tandem

@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// The file's bytes. Errors: kNotFound if there is no such regular file, kInvalidArgument if it
-// cannot be read or is longer than `max_bytes`.
+// The file's bytes. Errors: kNotFound if there is none that can be opened, kInvalidArgument if it is
+// no regular file, longer than `max_bytes`, or cannot be read.
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
 
 // "a, b, c" or "a, b, and 7 more": lists for error messages.

@@ -1,4 +1,4 @@
-#include "model/text_file.h"
+#include "base/text_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,18 +7,27 @@ namespace tandem {
 
 Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return NotFound(path + ": no such file");
+  // Looked at before it is opened: opening a pipe waits for whoever writes to it.
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::directory) {
+    return InvalidArgument(path + ": is a folder");
+  }
+  if (std::filesystem::exists(std::filesystem::file_status(kind)) &&
+      kind != std::filesystem::file_type::regular) {
+    return InvalidArgument(path + ": is no regular file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return NotFound(path + ": cannot be opened");
   const auto size = std::filesystem::file_size(path, error);
   if (error) return InvalidArgument(path + ": " + error.message());
   if (size > max_bytes) {
-    return InvalidArgument(path + ": " + std::to_string(size) + " bytes, more than the " +
+    return InvalidArgument(path + ": has " + std::to_string(size) + " bytes, more than the " +
                            std::to_string(max_bytes) + " that such a file may have");
   }
   std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return InvalidArgument(path + ": cannot be read");
-  }
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return InvalidArgument(path + ": cannot be read");
+  text.resize(static_cast<size_t>(file.gcount()));  // it may have shrunk meanwhile
   return text;
 }
 
