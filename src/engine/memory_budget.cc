@@ -11,12 +11,28 @@ namespace {
 
 std::string Size(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  return std::abs(mib) < 10000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+  return std::abs(mib) < 10000 ? fmt::format("{:.1f} MiB", mib)
+                               : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
+const char* FormatName(LatentFormat format) {
+  switch (format) {
+    case LatentFormat::kBf16:
+      return "bf16";
+    case LatentFormat::kFp8:
+      return "fp8";
+    case LatentFormat::kFp32:
+      return "fp32";
+  }
+  return "";
 }
 
 int64_t NumBlocks(const MemoryBudget& budget, const EngineOptions& options) {
   const int64_t most = options.max_num_seqs * CeilDiv(options.context_length, options.block_size);
-  int64_t tokens = options.max_total_tokens;
+  // Beyond any machine, and far from where the sums would overflow.
+  constexpr int64_t kMostBytes = int64_t{1} << 60;
+  int64_t tokens =
+      std::min(options.max_total_tokens, kMostBytes / budget.num_pools / budget.token_bytes);
   if (tokens == 0) {
     const int64_t memory =
         static_cast<int64_t>(static_cast<double>(budget.machine_bytes) * budget.memory_fraction);
@@ -45,9 +61,10 @@ std::string MemoryBudget::Text(const Layout& layout) const {
     separator = ", ";
   }
   text += fmt::format(
-      "\nKV cache     {} tokens in each of {} pools, blocks of {}, {} bytes per token ({} of them "
+      "\nKV cache     {}, {} tokens in each of {} pools, blocks of {}, {} bytes per token ({} of "
+      "them "
       "the draft layer's)\n",
-      kv_tokens(), num_pools, block_size, token_bytes, draft_token_bytes);
+      FormatName(kv_format), kv_tokens(), num_pools, block_size, token_bytes, draft_token_bytes);
   for (int rank = 0; rank < layout.tp_size(); ++rank) {
     text += fmt::format(
         "rank {:<8}{}: weights {}, workspace {}, its part of the KV pool {}\n", rank,
@@ -98,6 +115,7 @@ MemoryBudget PlanMemory(const ModelConfig& config, const Layout& layout,
   }
   budget.num_pools = options.copying_communicator ? layout.tp_size() : layout.dp_size();
   const int64_t slot = SlotBytes(options.kv_format, config.kv_lora_rank, config.qk_rope_head_dim);
+  budget.kv_format = options.kv_format;
   budget.slot_bytes = slot;
   budget.draft_token_bytes = with_mtp ? slot : 0;
   budget.token_bytes = slot * config.num_hidden_layers + budget.draft_token_bytes;

@@ -16,8 +16,9 @@ namespace tandem {
 
 struct MemoryBudget {
   WeightPlan weights;
-  WorkspaceBytes workspace;       // with the ranks' sampling rows
-  int num_pools = 0;              // one per replica, or per rank where everything travels
+  WorkspaceBytes workspace;  // with the ranks' sampling rows
+  int num_pools = 0;         // one per replica, or per rank where everything travels
+  LatentFormat kv_format = LatentFormat::kBf16;
   int64_t slot_bytes = 0;         // of one token in one layer
   int64_t token_bytes = 0;        // of one token in one pool: all layers, the draft layer included
   int64_t draft_token_bytes = 0;  // the draft layer's part of it

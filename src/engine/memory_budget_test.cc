@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "model/test_models.h"
 
 namespace tandem {
@@ -61,6 +63,10 @@ TEST(MemoryBudget, MaxTotalTokensIsThePoolWhateverTheFraction) {
   EXPECT_FALSE(budget.fits());
   EXPECT_NE(budget.WhyNot().find("the machine has 100.0 MiB"), std::string::npos);
   EXPECT_NE(budget.WhyNot().find("weights 100.0 MiB"), std::string::npos);
+  options.max_total_tokens = std::numeric_limits<int64_t>::max();
+  options.max_num_seqs = 4096;
+  options.context_length = 1 << 20;
+  EXPECT_FALSE(Plan(options, layout, 64 * kGiB).fits());
   options.max_total_tokens = 15;
   EXPECT_NE(Plan(options, layout, 64 * kGiB).WhyNot().find("one block of 16 tokens"),
             std::string::npos);

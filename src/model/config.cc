@@ -18,6 +18,9 @@ constexpr int64_t kMaxWidth = int64_t{1} << 18;  // hidden, intermediate, all he
 constexpr int64_t kMaxRank = int64_t{1} << 16;   // latent widths
 constexpr int64_t kMaxCount = int64_t{1} << 12;  // heads, experts, widths of a head
 constexpr int64_t kMaxLayers = int64_t{1} << 10;
+// Layers times experts; Kimi K2, the largest that we know, has 23,424. Each is three or six
+// tensors, whose names a walk over a model keeps.
+constexpr int64_t kMaxExpertsInAll = int64_t{1} << 17;
 // Step-3.5 and MiMo-V2 have the most MTP modules that we know of, 3.
 constexpr int64_t kMaxMtpLayers = 8;
 
@@ -169,6 +172,11 @@ void CheckSizes(const ConfigFields& fields, const ModelConfig& config) {
               "qk_nope_head_dim + qk_rope_head_dim");
   check_width("num_attention_heads", config.num_attention_heads,
               config.qk_nope_head_dim + config.v_head_dim, "qk_nope_head_dim + v_head_dim");
+  if (config.num_hidden_layers * config.n_routed_experts > kMaxExpertsInAll) {
+    fields.Refuse("n_routed_experts", std::to_string(config.n_routed_experts) +
+                                          " times num_hidden_layers is more than " +
+                                          std::to_string(kMaxExpertsInAll) + " experts in all");
+  }
   check_width("n_shared_experts", config.n_shared_experts, config.moe_intermediate_size,
               "moe_intermediate_size");
 }

@@ -185,6 +185,7 @@ TEST(Config, RefusesByName) {
       {R"({"rope_parameters": {"rope_theta": 5, "rope_type": "default"}})",
        "rope_theta: 10000 is not what rope_parameters says"},
       {R"({"num_attention_heads": 4096})", "num_attention_heads: 4096 times qk_nope"},
+      {R"({"n_routed_experts": 4096})", "n_routed_experts: 4096 times num_hidden_layers"},
       {R"({"v_head_dim": 4000})", "num_attention_heads: 128 times qk_nope_head_dim + v_head_dim"},
       {R"({"n_shared_experts": 129})", "n_shared_experts: 129 times moe_intermediate_size"},
       {R"({"mlp_layer_types": ["dense"]})", "mlp_layer_types: [\"dense\"] is not a list of 61"},
