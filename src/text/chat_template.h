@@ -26,7 +26,7 @@ class ChatTemplate {
   // name messages, tools or add_generation_prompt. JSON keeps its key order. The result usually
   // begins with BOS: encode it with add_special_tokens = false. InvalidArgument, with the
   // template's own words if it raised an exception, for wrong JSON, an error inside the template,
-  // or exceeded limits (10 million instructions, 64 MiB of output).
+  // or exceeded limits (10 million instructions, 64 MiB of output, 256 MiB of memory).
   Result<std::string> Render(std::string_view messages, std::string_view tools,
                              std::string_view arguments, bool add_generation_prompt) const;
 

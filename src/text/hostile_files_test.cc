@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "base/system_memory.h"
 #include "text/chat_template.h"
 #include "text/test_util.h"
 #include "text/tokenizer.h"
@@ -146,6 +147,69 @@ TEST(HostileFiles, TemplatesThatDoNotParse) {
 }
 
 // Chains that a recursive compiler follows one by one: legal, and no end of its stack.
+// Every way to grow: an error in bounded memory, and other templates of the process go on.
+TEST(HostileFiles, TemplatesThatGrowWithoutEnd) {
+  const std::string kStart = "{% set ns = namespace(x='0123456789') %}{% for i in range(60) %}";
+  const std::string kGrowths[] = {"{% set ns.x = ns.x ~ ns.x %}", "{% set ns.x = ns.x + ns.x %}",
+                                  "{% set ns.x = [ns.x, ns.x] | join %}",
+                                  "{% set ns.x = ns.x | replace('0', '00000000') %}"};
+  const TemporaryFolder good{{"chat_template.jinja", "{{ messages | length }} {{ 'a' ~ 'b' }}"}};
+  const auto other = ChatTemplate::Load(good.path());
+  ASSERT_TRUE(other.ok());
+  for (const std::string& growth : kGrowths) {
+    const TemporaryFolder folder{
+        {"chat_template.jinja", kStart + growth + "{% endfor %}{{ ns.x | length }}"}};
+    const auto loaded = ChatTemplate::Load(folder.path());
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    // Once more often than memory may be lost.
+    const int times = growth == kGrowths[0] ? 5 : 1;
+    for (int again = 0; again < times; ++again) {
+      const Status status = (*loaded)->Render("[]", "", "", true).status();
+      EXPECT_PRED_FORMAT2(testing::IsSubstring, "MiB of memory", status.message()) << growth;
+      const auto rendered = (*other)->Render("[]", "", "", true);
+      ASSERT_TRUE(rendered.ok()) << rendered.status().message();
+      EXPECT_EQ(*rendered, "0 ab");
+    }
+  }
+  // minijinja bounds repetition itself.
+  const TemporaryFolder repeats{
+      {"chat_template.jinja", kStart + "{% set ns.x = ns.x * 9 %}{% endfor %}"}};
+  EXPECT_PRED_FORMAT2(
+      testing::IsSubstring, "too large",
+      (*ChatTemplate::Load(repeats.path()))->Render("[]", "", "", true).status().message());
+  // Seven renderings lost up to 256 MiB each.
+  EXPECT_LT(ResidentMemory(), int64_t{2} << 30);
+}
+
+// Lists in lists, as deep as instructions go: dropping them recurses.
+TEST(HostileFiles, ListsInLists) {
+  const TemporaryFolder folder{
+      {"chat_template.jinja",
+       "{% set ns = namespace(l=[]) %}{% for a in range(5000) %}{% for b in range(5000) %}"
+       "{% set ns.l = [ns.l] %}{% endfor %}{% endfor %}"}};
+  const auto loaded = ChatTemplate::Load(folder.path());
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_FALSE((*loaded)->Render("[]", "", "", true).ok());
+}
+
+// What a template needs for a long conversation is no growth without end.
+TEST(HostileFiles, LongConversationsRender) {
+  const TemporaryFolder folder{
+      {"chat_template.jinja",
+       "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ m.content %}"
+       "{% endfor %}{{ ns.t }}"}};
+  const auto loaded = ChatTemplate::Load(folder.path());
+  ASSERT_TRUE(loaded.ok());
+  std::string messages = "[";
+  for (int i = 0; i < 3000; ++i) {
+    messages += std::string(i > 0 ? "," : "") + R"({"role":"user","content":")" +
+                std::string(300, 'x') + R"("})";
+  }
+  const auto rendered = (*loaded)->Render(messages + "]", "", "", true);
+  ASSERT_TRUE(rendered.ok()) << rendered.status().message();
+  EXPECT_EQ(rendered->size(), 3000u * 300);
+}
+
 TEST(HostileFiles, DeepTemplates) {
   const std::string kDeep[] = {"{{ " + Repeated("-") + "1 }}",
                                "{{ " + Repeated("not ") + "1 }}",

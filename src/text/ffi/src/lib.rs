@@ -1,6 +1,7 @@
 //! The C interface of tandem_text.h: borders only. Every entry point turns errors and panics into a
 //! message for the caller; nothing unwinds into C++.
 
+mod memory_limit;
 mod python;
 mod template;
 mod tokenizer;
@@ -11,6 +12,9 @@ use std::sync::Once;
 
 use template::Template;
 use tokenizer::{Piece, TextTokenizer};
+
+#[global_allocator]
+static ALLOCATOR: memory_limit::CountingAllocator = memory_limit::CountingAllocator;
 
 type TextSink = unsafe extern "C" fn(to: *mut c_void, data: *const c_char, size: usize);
 type IdSink = unsafe extern "C" fn(to: *mut c_void, ids: *const i32, count: usize);

@@ -4,11 +4,14 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use minijinja::value::{Kwargs, Rest, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 use serde_json::{Map, Value as Json};
 
+use crate::memory_limit::{run_limited, Failure};
 use crate::python;
 
 /// Instructions of one rendering. A message costs a few hundred, so this is enough for some tens of
@@ -30,6 +33,17 @@ const MAX_TAG: usize = 16 << 10;
 /// several times what they take. Address space only, until a hostile template makes use of it.
 const COMPILER_STACK: usize = MAX_SOURCE * 4096;
 
+/// Bytes that a rendering may hold beside its variables: the output four times (it grows by
+/// doubling, and a template may build it in a variable first).
+const MEMORY: usize = 4 * MAX_OUTPUT;
+
+/// And so many for each byte of input: lists of short texts take some ten times their JSON.
+const MEMORY_PER_INPUT: usize = 32;
+
+/// Renderings that may exceed that before a template is not tried again: each loses a thread and
+/// its memory.
+const MAX_LOST: usize = 4;
+
 const NAME: &str = "chat_template";
 
 thread_local! {
@@ -38,8 +52,9 @@ thread_local! {
 }
 
 pub struct Template {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
     globals: Map<String, Json>,
+    lost: AtomicUsize,
 }
 
 impl Template {
@@ -85,7 +100,7 @@ impl Template {
         environment
             .add_template_owned(NAME, prepare(source))
             .map_err(|e| format!("syntax error in the chat template: {}", describe(&e)))?;
-        Ok(Self { environment, globals })
+        Ok(Self { environment: Arc::new(environment), globals, lost: AtomicUsize::new(0) })
     }
 
     /// `messages`: a JSON array. `tools`: a JSON array or nothing. `arguments`: a JSON object of
@@ -97,6 +112,8 @@ impl Template {
         arguments: &[u8],
         add_generation_prompt: bool,
     ) -> Result<String, String> {
+        let messages_size = messages.len() + tools.len();
+        let arguments_size = arguments.len();
         let mut variables = self.globals.clone();
         let messages: Vec<Json> = parse("messages", messages)?;
         let tools: Option<Vec<Json>> = parse_optional("tools", tools)?;
@@ -116,14 +133,37 @@ impl Template {
         for (name, value) in own {
             variables.entry(name).or_insert(value);
         }
-        let template = self.environment.get_template(NAME).map_err(|e| describe(&e))?;
-        PRINTED.set(0);
-        let mut output = LimitedOutput(Vec::new());
-        template
-            .render_captured_to(Value::from_serialize(&variables), &mut output)
-            .map_err(|e| describe(&e))?;
-        String::from_utf8(output.0).map_err(|e| e.to_string())
+        if self.lost.load(Ordering::Relaxed) >= MAX_LOST {
+            return Err(too_much_memory());
+        }
+        let input = messages_size + arguments_size;
+        let variables = Value::from_serialize(&variables);
+        let environment = Arc::clone(&self.environment);
+        let rendered = run_limited(
+            MEMORY.saturating_add(input.saturating_mul(MEMORY_PER_INPUT)),
+            move || render_here(&environment, variables),
+        );
+        match rendered {
+            Ok(output) => output,
+            Err(Failure::Exceeded) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                Err(too_much_memory())
+            }
+            Err(Failure::Internal) => Err("internal error of the template renderer".to_string()),
+        }
     }
+}
+
+fn too_much_memory() -> String {
+    format!("the chat template takes more than {} MiB of memory", MEMORY >> 20)
+}
+
+fn render_here(environment: &Environment, variables: Value) -> Result<String, String> {
+    let template = environment.get_template(NAME).map_err(|e| describe(&e))?;
+    PRINTED.set(0);
+    let mut output = LimitedOutput(Vec::new());
+    template.render_captured_to(variables, &mut output).map_err(|e| describe(&e))?;
+    String::from_utf8(output.0).map_err(|e| e.to_string())
 }
 
 fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, String> {
