@@ -1,3 +1,5 @@
+// One file, though long: every test drives the same made-up Replica below, and preemption, time-outs and
+// windows are only meaningful together.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>
