@@ -89,8 +89,8 @@ struct ReplicaStatus {
   int64_t kv_tokens_total = 0;
   int64_t drafted = 0, accepted = 0, verify_steps = 0, verify_emitted = 0;  // since the start
   int64_t prompt_tokens = 0, generated_tokens = 0;                          // since the start
-  // Since the start: sequences that lost their blocks, while prefilling and while decoding, and
-  // those that lost them a second time.
+  // Since the start: sequences that lost computed rows with their blocks; of these, in the prompt
+  // (before any token) and while decoding; and those that lost them a second time.
   int64_t preemptions = 0, preempted_prefills = 0, preempted_windows = 0, preempted_twice = 0;
   std::vector<int64_t> accepted_per_position;
 };

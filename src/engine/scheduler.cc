@@ -16,7 +16,6 @@ struct Scheduler::Sequence {
   GenerationRequest request;
   EventSink sink;
   std::optional<Clock::time_point> deadline;
-  uint64_t order = 0;           // of arrival; lower is older
   std::vector<int32_t> tokens;  // prompt, then what was emitted
   std::vector<int32_t> drafts;  // for the next window
   std::vector<int32_t> blocks;
@@ -119,33 +118,40 @@ void Scheduler::Arrive(int64_t step, Clock::time_point now) {
       ++it;
       continue;
     }
-    (*it)->order = next_order_++;
     queue_.push_back(std::move(*it));
     it = arriving_.erase(it);
   }
 }
 
 // Lets in, in order, what has room for its known tokens and one window, which are promised to it,
-// so that chunks always find their blocks; nobody overtakes.
+// so that chunks always find their blocks; nobody overtakes. Who runs to its end is promised all
+// its slots, and so is everybody older: otherwise an older one could need what it holds.
 void Scheduler::Admit() {
   while (!queue_.empty() && static_cast<int32_t>(running_.size()) < options_.max_num_seqs) {
     Sequence& next = *queue_.front();
-    const int32_t last_slot = next.runs_to_its_end()
-                                  ? next.limit - 1
-                                  : next.prefill_end + std::max(options_.num_draft_tokens, 1);
-    const int32_t blocks = BlocksThrough(next, last_slot);
-    if (!pool_.Promise(blocks)) return;
-    next.promised = blocks;
-    InsertByOrder(running_, std::move(queue_.front()));
+    if (next.runs_to_its_end()) {
+      if (!PromiseAllTo(next)) return;
+    } else {
+      const int32_t last_slot = next.prefill_end + std::max(options_.num_draft_tokens, 1);
+      const int32_t blocks = BlocksThrough(next, last_slot);
+      if (!pool_.Promise(blocks)) return;
+      next.promised = blocks;
+    }
+    running_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
 }
 
-template <typename List>
-void Scheduler::InsertByOrder(List& list, std::unique_ptr<Sequence> sequence) {
-  const auto at = std::find_if(list.begin(), list.end(),
-                               [&](const auto& other) { return other->order > sequence->order; });
-  list.insert(at, std::move(sequence));
+// Promises their whole length to `next` and to all that run, or nothing to anybody.
+bool Scheduler::PromiseAllTo(Sequence& next) {
+  int32_t missing = BlocksThrough(next, next.limit - 1);
+  for (const auto& older : running_) {
+    missing += BlocksThrough(*older, older->limit - 1) - older->promised;
+  }
+  if (!pool_.Promise(missing)) return false;
+  next.promised = BlocksThrough(next, next.limit - 1);
+  for (auto& older : running_) older->promised = BlocksThrough(*older, older->limit - 1);
+  return true;
 }
 
 int32_t Scheduler::BlocksThrough(const Sequence& sequence, int32_t last_slot) const {
@@ -165,72 +171,67 @@ bool Scheduler::Reserve(Sequence& sequence, int32_t last_slot) {
   return true;
 }
 
-// Takes the blocks of the newest running sequence not older than `oldest` and puts it back into the
-// queue; returns it, or null if all of those run to their ends.
-const Scheduler::Sequence* Scheduler::PreemptNewest(const Sequence& oldest) {
-  for (size_t i = running_.size(); i-- > 0;) {
-    Sequence& sequence = *running_[i];
-    if (sequence.order < oldest.order) return nullptr;
-    if (sequence.runs_to_its_end()) continue;
-    CountPreemption(sequence);
-    pool_.Return(sequence.blocks, sequence.promised);
-    sequence.blocks.clear();
-    sequence.promised = 0;
-    sequence.drafts.clear();
-    sequence.computed = 0;
-    sequence.planned_rows = 0;
-    const int32_t tokens = static_cast<int32_t>(sequence.tokens.size());
-    sequence.prefill_end = tokens > sequence.prompt_size() ? tokens - 1 : tokens;
-    const Sequence* preempted = &sequence;
-    InsertByOrder(queue_, std::move(running_[i]));
-    running_.erase(running_.begin() + static_cast<int64_t>(i));
-    return preempted;
-  }
-  return nullptr;
+// Takes the blocks of the newest running sequence and puts it back into the queue, before all that
+// are newer still.
+void Scheduler::PreemptNewest() {
+  Sequence& sequence = *running_.back();
+  // Who runs to its end, and all older ones, have what they need: only newer ones ask for more.
+  CHECK(!sequence.runs_to_its_end());
+  CountPreemption(sequence);
+  pool_.Return(sequence.blocks, sequence.promised);
+  sequence.blocks.clear();
+  sequence.promised = 0;
+  sequence.drafts.clear();
+  sequence.computed = 0;
+  sequence.planned_rows = 0;
+  const int32_t tokens = static_cast<int32_t>(sequence.tokens.size());
+  sequence.prefill_end = tokens > sequence.prompt_size() ? tokens - 1 : tokens;
+  queue_.push_front(std::move(running_.back()));
+  running_.pop_back();
 }
 
+// Only what costs rows counts: a sequence without any has lost nothing.
 void Scheduler::CountPreemption(Sequence& sequence) {
+  if (sequence.computed == 0) return;
   ++totals_.preemptions;
   if (sequence.decoding()) {
     ++totals_.preempted_windows;
-  } else {
+  } else if (!sequence.resumed()) {
     ++totals_.preempted_prefills;
   }
   if (++sequence.statistics.preemptions == 2) ++totals_.preempted_twice;
 }
 
-// The blocks of a window's slots, at the cost of the newest; false if it was the newest itself.
-bool Scheduler::ReserveWindow(Sequence& sequence) {
-  const int32_t last_row =
-      static_cast<int32_t>(sequence.tokens.size() + sequence.drafts.size()) - 1;
-  while (!Reserve(sequence, last_row + std::max(options_.num_draft_tokens, 1))) {
-    const Sequence* preempted = PreemptNewest(sequence);
-    CHECK(preempted != nullptr);  // at the latest itself
-    if (preempted == &sequence) return false;
+// Hands out the blocks of all windows, oldest first, at the cost of the newest sequence, which may
+// be the one that asks.
+void Scheduler::ReserveWindows() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (!sequence.decoding()) continue;
+    const int32_t rows = 1 + static_cast<int32_t>(sequence.drafts.size());
+    const int32_t last_row = static_cast<int32_t>(sequence.tokens.size()) + rows - 2;
+    while (i < running_.size() &&
+           !Reserve(sequence, last_row + std::max(options_.num_draft_tokens, 1))) {
+      PreemptNewest();
+    }
+    if (i < running_.size()) sequence.planned_rows = rows;
   }
-  sequence.planned_rows = 1 + static_cast<int32_t>(sequence.drafts.size());
-  return true;
 }
 
-// Decides how many rows each running sequence brings and hands out their blocks, oldest first.
-void Scheduler::ReserveRows() {
+// Decides how many rows each prompt brings and hands out their blocks, which are promised.
+void Scheduler::ReserveChunks() {
   int32_t rows = options_.chunked_prefill_size;
   int32_t logprob_rows = kMaxPromptLogprobRows;
-  for (size_t i = 0; i < running_.size();) {
-    Sequence& sequence = *running_[i];
-    if (sequence.decoding()) {
-      // Whoever is preempted stands at i or behind it.
-      if (!ReserveWindow(sequence)) continue;
-    } else {
-      const bool logprobs = sequence.wants_prompt_logprobs();
-      const int32_t most = logprobs ? std::min(rows, logprob_rows) : rows;
-      sequence.planned_rows = std::min(most, sequence.prefill_end - sequence.computed);
-      const int32_t end = sequence.computed + sequence.planned_rows;
-      CHECK(Reserve(sequence, end + std::max(options_.num_draft_tokens, 1)));
-      rows -= sequence.planned_rows;
-      if (logprobs) logprob_rows -= sequence.planned_rows;
-    }
-    ++i;
+  for (auto& running : running_) {
+    Sequence& sequence = *running;
+    if (sequence.decoding()) continue;
+    const bool logprobs = sequence.wants_prompt_logprobs();
+    const int32_t most = logprobs ? std::min(rows, logprob_rows) : rows;
+    sequence.planned_rows = std::min(most, sequence.prefill_end - sequence.computed);
+    const int32_t end = sequence.computed + sequence.planned_rows;
+    CHECK(Reserve(sequence, end + std::max(options_.num_draft_tokens, 1)));
+    rows -= sequence.planned_rows;
+    if (logprobs) logprob_rows -= sequence.planned_rows;
   }
 }
 
@@ -282,8 +283,10 @@ void Scheduler::PlanChunk(Sequence& sequence, StepPlan& plan) {
 
 StepPlan Scheduler::Propose(int64_t step, Clock::time_point now) {
   Arrive(step, now);
+  // Windows first: who is let in must not lose its blocks at once.
+  ReserveWindows();
   Admit();
-  ReserveRows();
+  ReserveChunks();
   StepPlan plan;
   plan.has_work = !running_.empty() || !queue_.empty() || !arriving_.empty();
   for (auto& sequence : running_) {

@@ -5,8 +5,8 @@
 // Invariants:
 // 1. All blocks of a step are handed out before it. Who is let in has its known tokens' blocks
 // promised. A window that finds none takes those of the newest running sequence, which goes back
-// into the queue and computes its rows again (preemption): never those of an older one, and never
-// more than twice those of the same one.
+// to the front of the queue and computes its rows again (preemption), and never more than twice
+// those of the same one. Whatever runs is older than whatever waits.
 // 2. Decoding sequences are in every step, whatever prompts wait beside them.
 // 3. A resumed sequence computes the rows before its last token, which is taken as given; drafts
 // start from there (DESIGN 7).
@@ -78,14 +78,13 @@ class Scheduler {
 
   void Arrive(int64_t step, Clock::time_point now);
   void Admit();
-  template <typename List>
-  static void InsertByOrder(List& list, std::unique_ptr<Sequence> sequence);
+  bool PromiseAllTo(Sequence& next);
   int32_t BlocksThrough(const Sequence& sequence, int32_t last_slot) const;
   bool Reserve(Sequence& sequence, int32_t last_slot);
-  const Sequence* PreemptNewest(const Sequence& oldest);
+  void PreemptNewest();
   void CountPreemption(Sequence& sequence);
-  bool ReserveWindow(Sequence& sequence);
-  void ReserveRows();
+  void ReserveWindows();
+  void ReserveChunks();
   void PlanWindow(Sequence& sequence, StepPlan& plan);
   void PlanChunk(Sequence& sequence, StepPlan& plan);
   void Plan(Sequence& sequence, PlanSequence entry, StepPlan& plan);
@@ -101,7 +100,6 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> arriving_;  // arrival_step not reached
   std::deque<std::unique_ptr<Sequence>> queue_;     // by order of arrival, as running_
   std::vector<std::unique_ptr<Sequence>> running_;
-  uint64_t next_order_ = 0;
   ReplicaStatus totals_;
 };
 
